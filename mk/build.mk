@@ -1,0 +1,42 @@
+# Objects, libraries and the program.
+
+SRC := $(sort $(wildcard src/*/*.c src/*/*/*.c))
+ifneq ($(ARCH),x86_64)
+SRC := $(filter-out %_avx2.c %_avx512.c,$(SRC))
+endif
+CLI_SRC := $(filter src/cli/%,$(SRC))
+LIB_SRC := $(filter-out src/cli/%,$(SRC))
+LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/%.o)
+CLI_OBJ := $(CLI_SRC:%.c=$(BUILD)/%.o)
+
+$(BUILD)/%_avx2.o: CFLAGS += $(CFLAGS_avx2)
+$(BUILD)/%_avx512.o: CFLAGS += $(CFLAGS_avx512)
+# Only these files know the version, so that a new commit rebuilds only them.
+$(BUILD)/src/base/version.o: CPPFLAGS += -DDI_VERSION='"$(VERSION)"' -DDI_GIT_REV='"$(GIT_REV)"' \
+    -DDI_BUILD_MODE='"$(MODE)"'
+$(BUILD)/src/base/version.o: $(BUILD)/git-rev
+
+$(BUILD)/git-rev: FORCE
+	@mkdir -p $(@D); echo '$(VERSION) $(GIT_REV)' | cmp -s - $@ || echo '$(VERSION) $(GIT_REV)' > $@
+.PHONY: FORCE
+
+$(BUILD)/%.o: %.c | have-packages
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
+
+$(BUILD)/libdeepinfer.a: $(LIB_OBJ)
+	@rm -f $@
+	$(AR) rcs $@ $^
+
+$(BUILD)/libdeepinfer.so: $(LIB_OBJ)
+	$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,libdeepinfer.so.0 $^ $(LDLIBS) -o $@
+
+$(BUILD)/deepinfer: $(CLI_OBJ) $(BUILD)/libdeepinfer.a
+	$(CC) $(CFLAGS) $(LDFLAGS) $^ $(LDLIBS) -o $@
+
+.PHONY: have-packages
+have-packages:
+	@pkg-config --exists $(PKGS) || { \
+	    echo 'make: missing packages ($(PKGS)); run scripts/install-deps.sh' >&2; exit 1; }
+
+-include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d)

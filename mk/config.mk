@@ -1,0 +1,36 @@
+# Compiler, flags and packages of each build mode.
+
+ARCH := $(shell uname -m)
+PKGS := jansson libpcre2-8 libutf8proc
+
+ifneq ($(filter tsan fuzz,$(MODE)),)
+# libgomp is not instrumented; clang's OpenMP runtime tells ThreadSanitizer what it does.
+CC := clang
+else ifeq ($(origin CC),default)
+CC := gcc
+endif
+
+WARN := -Wall -Wextra -Werror -Wshadow -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes \
+        -Wwrite-strings -Wvla -Wformat=2 -Wno-missing-field-initializers
+
+# -ffp-contract=off: where a product is rounded is part of the numerics (docs/numerics.md).
+OPT_release := -O3 -g
+OPT_asan    := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined \
+               -fno-omit-frame-pointer -DDI_FAULTS
+OPT_tsan    := -O1 -g -fsanitize=thread -fno-omit-frame-pointer
+OPT_fuzz    := -O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
+
+VERSION := $(shell cat VERSION)
+GIT_REV := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
+
+CPPFLAGS += -D_GNU_SOURCE -Isrc -Iinclude $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
+CFLAGS   += -std=c17 -fPIC -fvisibility=hidden -fopenmp -ffp-contract=off -fno-math-errno \
+            $(WARN) $(OPT_$(MODE))
+LDFLAGS  += -fopenmp $(filter -fsanitize=address% -fsanitize=thread,$(OPT_$(MODE)))
+LDLIBS   += $(shell pkg-config --libs $(PKGS) 2>/dev/null) -lm -lpthread
+
+ifeq ($(ARCH),x86_64)
+CFLAGS_avx2   := -mavx2 -mfma -mf16c
+CFLAGS_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c \
+                 -mprefer-vector-width=512
+endif

@@ -1,0 +1,1 @@
+# make install: program, libraries, header, pkg-config file, man page, completion.

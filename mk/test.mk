@@ -1,0 +1,66 @@
+# Tests, benches, checks. A test is tests/<room>/test_*.c (cmocka, one program each) or an
+# executable tests/<room>/*.sh or *.py; scripts/run-tests.sh runs them and prints the total.
+
+TEST_SRC := $(sort $(wildcard tests/*/test_*.c tests/*/*/test_*.c))
+TEST_BIN := $(TEST_SRC:%.c=$(BUILD)/%)
+TEST_SUPPORT := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/support/*.c))
+BENCH_SRC := $(sort $(wildcard bench/*.c bench/*/*.c))
+BENCH_BIN := $(BENCH_SRC:%.c=$(BUILD)/%)
+FUZZ_SRC := $(sort $(wildcard tests/fuzz/fuzz_*.c))
+FUZZ_BIN := $(FUZZ_SRC:%.c=build/fuzz/%)
+FUZZ_SECONDS ?= 60
+
+$(TEST_BIN) $(TEST_SUPPORT:.o=): CPPFLAGS += -Itests
+$(TEST_SUPPORT) $(TEST_BIN:=.o): CPPFLAGS += -Itests
+
+$(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_SUPPORT) $(BUILD)/libdeepinfer.a
+	$(CC) $(CFLAGS) $(LDFLAGS) $^ $(LDLIBS) -lcmocka -o $@
+
+$(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/libdeepinfer.a
+	$(CC) $(CFLAGS) $(LDFLAGS) $^ $(LDLIBS) -o $@
+
+.PRECIOUS: $(BUILD)/%.o
+
+# Test data that is kept compressed or made from seeds.
+TESTDATA := build/testdata
+include mk/testdata.mk
+
+test: deps
+	@$(MAKE) --no-print-directory test-run
+
+.PHONY: test-run
+test-run: all $(TEST_BIN) testdata
+	@MODE=$(MODE) BUILD=$(BUILD) TESTDATA=$(TESTDATA) PYTHON=$(PYTHON) \
+	    scripts/run-tests.sh $(TEST_BIN) $(sort $(wildcard tests/*/*.sh tests/*/test_*.py))
+
+bench: deps
+	@$(MAKE) --no-print-directory bench-run
+
+.PHONY: bench-run
+bench-run: all $(BENCH_BIN) testdata
+	@BUILD=$(BUILD) TESTDATA=$(TESTDATA) PYTHON=$(PYTHON) bench/run.sh
+
+asan tsan:
+	@$(MAKE) --no-print-directory MODE=$@ test
+
+fuzz: deps
+	@$(MAKE) --no-print-directory MODE=fuzz fuzz-run
+
+.PHONY: fuzz-run
+fuzz-run: $(FUZZ_BIN)
+	@scripts/run-fuzzers.sh $(FUZZ_SECONDS) $(FUZZ_BIN)
+
+build/fuzz/tests/fuzz/%: build/fuzz/tests/fuzz/%.o build/fuzz/libdeepinfer.a
+	$(CC) $(CFLAGS) -fsanitize=fuzzer $(LDFLAGS) $^ $(LDLIBS) -o $@
+
+FORMAT_SRC := $(shell git ls-files '*.c' '*.h' 2>/dev/null)
+
+format:
+	clang-format -i $(FORMAT_SRC)
+
+lint:
+	@clang-format --dry-run -Werror $(FORMAT_SRC)
+	@scripts/check-rooms.sh
+	@printf '%s\n' $(SRC) | xargs -P 2 -n 1 scripts/tidy.sh $(CPPFLAGS)
+
+-include $(TEST_BIN:=.d) $(TEST_SUPPORT:.o=.d) $(BENCH_BIN:=.d)

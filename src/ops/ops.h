@@ -1,0 +1,220 @@
+/* The table every backend fills: what the model graph is made of. One op, one documented formula;
+ * section numbers are those of the model page named in docs/architecture.md.
+ *
+ * Conventions.
+ * - Activations live in buffers of the backend's device; the graph only passes their addresses.
+ *   "bf16" means uint16_t holding the upper half of an f32. n = rows of the step (tokens).
+ * - Every op is queued in order; on the CPU it is done when the call returns. Ops return nothing: a
+ *   fault (no memory, a device error) is remembered by the backend and reported by sync().
+ * - A row's result is a function of that row (and its sequence) alone, to the bit, whatever else is
+ *   in the step, however a prompt is cut into steps, and however many threads there are.
+ * - Rounding to BF16 happens exactly where a formula says bf16(...); everything else is float32
+ *   unless a backend documents something wider. docs/numerics.md lists all fixed sum orders.
+ * - Arrays described as "host" are read before the call returns.
+ * - Thread-safety: one thread at a time per backend. */
+#ifndef DI_OPS_OPS_H
+#define DI_OPS_OPS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "base/formats.h"
+#include "base/tensor.h"
+
+/* ---- state of sequences, as the ops address it ------------------------------------------------
+ *
+ * Growing state (latents and index keys of every kv source) lies in blocks of block_tokens tokens;
+ * one block number serves all sources. Fixed-size state (window rings, open groups) lies in one slot
+ * per sequence. Record encodings (bytes):
+ *   window  head_dim E4M3 codes, then head_dim / 32 E8M0 scales
+ *   latent  head_dim / 2 E2M1 pairs (even dim in the low nibble), then head_dim / 16 E4M3 scales
+ *   key     index_head_dim / 2 E2M1 pairs, then index_head_dim / 32 E8M0 scales
+ *   group   head_dim f32 of k, then head_dim f32 of g
+ * Row e of a source with ratio r: block table[e / (block_tokens / r)], row e % (block_tokens / r).
+ * Window row of position p: ring row p % ring_rows. Open-group row of position p: p % group_rows. */
+typedef struct di_state_layout {
+    int block_tokens, ring_rows, group_rows;
+    size_t window_bytes, latent_bytes, key_bytes, group_bytes; /* of one record */
+    size_t block_stride, slot_stride;
+    /* by layer; offsets inside a block (latent, key) or a slot (ring, group). SIZE_MAX: has none */
+    size_t latent_offset[256], key_offset[256], ring_offset[256], group_offset[256];
+} di_state_layout;
+
+typedef struct di_state_pool {
+    const di_state_layout *layout;
+    uint8_t *blocks; /* device, [num_blocks] * block_stride */
+    uint8_t *slots;  /* device, [num_slots] * slot_stride */
+} di_state_pool;
+
+/* One sequence's part of a step: rows [row0, row0 + num_rows) are its tokens at positions pos0,
+ * pos0 + 1, ... `blocks` covers every entry up to the last of these tokens. */
+typedef struct di_seq_rows {
+    int row0, num_rows;
+    int64_t pos0;
+    int64_t window_start; /* window keys of earlier positions do not exist (bounded replay); or 0 */
+    const int32_t *blocks; /* host block table */
+    int32_t slot;
+} di_seq_rows;
+
+/* The ragged batch that attention-side ops need. Host memory, valid for the whole step. */
+typedef struct di_step {
+    int num_rows, num_seqs;
+    const di_seq_rows *seqs;
+    di_state_pool pool;
+} di_step;
+
+/* cos and sin of every row's rotation angles, [rows, rope_dim / 2] f32 each (device). */
+typedef struct di_rope_table {
+    float *cos, *sin;
+    int half; /* rope_dim / 2 */
+} di_rope_table;
+
+/* New compressed entries of one step and source: entry e closes at a row of this step. */
+typedef struct di_entry {
+    int seq;       /* index into step->seqs */
+    int64_t entry; /* number within its sequence; its position is entry * ratio */
+} di_entry;
+
+/* ---- the table ---------------------------------------------------------------------------------*/
+
+typedef struct di_backend di_backend;
+
+typedef struct di_ops {
+    const char *name; /* "ref", "cpu", "cuda" */
+
+    /* Buffers on the device, 256-byte aligned; NULL when memory is short. */
+    void *(*alloc)(di_backend *be, size_t bytes);
+    void (*free)(di_backend *be, void *buffer);
+    void (*upload)(di_backend *be, void *to, const void *from_host, size_t bytes);
+    void (*download)(di_backend *be, void *to_host, const void *from, size_t bytes);
+    /* Waits for everything queued; false with the first fault since the last sync. */
+    bool (*sync)(di_backend *be, di_error *err);
+    void (*destroy)(di_backend *be);
+
+    /* 2.0: h[t][i] = table[tokens[t]] for every stream i; pre[t] = (1, 0, ...).
+     * tokens: host [n], in range; table BF16 [vocab, d]; h bf16 [n, hc, d]; pre f32 [n, hc]. */
+    void (*embed)(di_backend *be, const int32_t *tokens, int n, const di_tensor *table, int hc,
+                  di_bf16 *h, float *pre);
+
+    /* to[i] = from[rows[i]] for rows of `bytes` bytes; rows: host [n]. */
+    void (*gather_rows)(di_backend *be, const void *from, const int32_t *rows, int n, size_t bytes,
+                        void *to);
+
+    /* 2.1: h bf16 [n, hc, d], fn F32 [(2 + hc) * hc, hc * d], base F32, scale F32 [3]
+     * -> pre f32 [n, hc], post f32 [n, hc], comb f32 [n, hc (from), hc (to)]. */
+    void (*mhc_coeffs)(di_backend *be, const di_bf16 *h, int n, int hc, const di_tensor *fn,
+                       const di_tensor *base, const di_tensor *scale, float norm_eps, float hc_eps,
+                       int sinkhorn_iters, float *pre, float *post, float *comb);
+
+    /* 2.2 collapse: out[t] = bf16(sum_i pre[t][i] * h[t][i]), bf16 [n, d]. */
+    void (*mhc_pre)(di_backend *be, const di_bf16 *h, const float *pre, int n, int hc, int d,
+                    di_bf16 *out);
+
+    /* 2.2 expand, in place: h[t][j] = bf16(post[t][j] * y[t] + sum_i comb[t][i][j] * h[t][i]). */
+    void (*mhc_post)(di_backend *be, const di_bf16 *y, const float *post, const float *comb, int n,
+                     int hc, int d, di_bf16 *h);
+
+    /* 0.3: y = bf16(w * (x / sqrt(mean(x^2) + eps))); x, y bf16 [n, dim], may be the same. */
+    void (*rms_norm)(di_backend *be, const di_bf16 *x, const di_tensor *w, float eps, int n,
+                     int dim, di_bf16 *y);
+
+    /* 0.3 lin8, lin4, linB by w's dtype: y = bf16(x W^T); FP8 and FP4 weights quantise x by Q8
+     * first. x bf16 [n, k], w [m, k], y bf16 [n, m]. */
+    void (*linear)(di_backend *be, const di_bf16 *x, int n, const di_tensor *w, di_bf16 *y);
+
+    /* 0.3 linF: as linB without the last rounding, y f32 [n, m]; w BF16. Also the LM head (2.10). */
+    void (*linear_f32)(di_backend *be, const di_bf16 *x, int n, const di_tensor *w, float *y);
+
+    /* 2.7: y[t][g] = bf16(x[t][g] W_g^T), x bf16 [n, groups, k], not quantised; w FP8
+     * [groups * m, k], group g owning rows g * m ..; y bf16 [n, groups, m]. */
+    void (*linear_grouped)(di_backend *be, const di_bf16 *x, int n, int groups, const di_tensor *w,
+                           di_bf16 *y);
+
+    /* 2.3: angle = f32(position) * freq[i] rounded to f32; cos and sin of that number as f32.
+     * positions: host [n]; freq: host [half]. */
+    void (*rope_table)(di_backend *be, const int64_t *positions, int n, const float *freq,
+                       di_rope_table table);
+
+    /* 2.3, in place: rotates the last 2 * table.half values of each of x's [n, heads] vectors of
+     * `dim` values, adjacent pairs; row t by table row t; inverse negates sin. */
+    void (*rope)(di_backend *be, di_bf16 *x, int n, int heads, int dim, di_rope_table table,
+                 bool inverse);
+
+    /* 2.4: Q8 of kv bf16 [n, dim] -> window records [n, window_bytes]. */
+    void (*window_quant)(di_backend *be, const di_bf16 *kv, int n, int dim, uint8_t *records);
+
+    /* Stores each sequence's last min(num_rows, ring_rows) records into layer's ring. Called after
+     * the attention of the step has read the ring. */
+    void (*window_store)(di_backend *be, const di_step *step, int layer, const uint8_t *records);
+
+    /* 2.5: pools tokens into latents, before norm.
+     *   ratio 1: latents[t] = bf16(k[t]); g is NULL.
+     *   ratio r: weights = softmax over the group's r values of g; bf16(sum k * weight).
+     * k, g: f32 [n, dim]. entries: host [m], what this step closes, by sequence and then number;
+     * group tokens from before the step are read from the open-group ring; the step's last rows are
+     * then written there. latents: bf16 [m, dim]. */
+    void (*compress)(di_backend *be, const di_step *step, int layer, int ratio, const float *k,
+                     const float *g, const di_entry *entries, int m, int dim, di_bf16 *latents);
+
+    /* Q4K of (rotated) latents bf16 [m, dim] and Q4I of (rotated) keys bf16 [m, key_dim] into
+     * the blocks of kv source `layer`, at the entries given. */
+    void (*entry_store)(di_backend *be, const di_step *step, int layer, int ratio,
+                        const di_entry *entries, int m, const di_bf16 *latents, int dim,
+                        const di_bf16 *keys, int key_dim);
+
+    /* 2.6. q bf16 [n, heads, key_dim] rotated (this op applies Q4I); weights bf16 [n, heads], not
+     * yet scaled: each is multiplied by f32(key_dim^-0.5 * heads^-0.5) in f32. Scores against the
+     * keys of `source`: f32 sum over heads ascending. Visible entries: (p + 1) / ratio.
+     *   candidates != NULL and build: also publishes the best max_blocks entry blocks (the newest
+     *   visible one forced in), ascending, -1 filled, candidates i32 [n, max_blocks].
+     *   candidates != NULL and !build: only entries of these blocks may be chosen.
+     * topk i32 [n, k]: the k best, lower entry first among equals, ascending, -1 filled. */
+    void (*index_topk)(di_backend *be, const di_step *step, int source, int ratio, const di_bf16 *q,
+                       const di_bf16 *weights, int heads, int key_dim, int k, int32_t *candidates,
+                       bool build, int max_blocks, int block_size, int32_t *topk);
+
+    /* 2.7 core. Key list of the query at p, `window` slots for positions max(window_start,
+     * p - window + 1) .. p ascending (empty slots behind them), then topk's entries of `source`
+     * ascending; K = V. Online softmax over blocks of 64 list slots in order; probabilities
+     * rounded to BF16 for the values only; the sink joins the denominator once, at the end.
+     * records: this step's own window records; earlier ones come from layer's ring.
+     * q bf16 [n, heads, dim]; topk i32 [n, k] or NULL (k = 0); sink F32 [heads];
+     * out bf16 [n, heads, dim]. scale = f32(dim^-0.5). */
+    void (*attention)(di_backend *be, const di_step *step, int layer, int window, int source,
+                      int ratio, const di_bf16 *q, int heads, int dim, const uint8_t *records,
+                      const int32_t *topk, int k, const di_tensor *sink, di_bf16 *out);
+
+    /* 2.8 router: s = sqrt(softplus(linF(x, gate) / temp)); the top_k largest of s + bias (lower
+     * number first among equals), in ascending expert number; weight = s / (sum s + 1e-20) if norm
+     * and top_k > 1, then times scale. image: host [n] flags that choose bias_vl, or NULL.
+     * experts i32 [n, top_k], weights f32 [n, top_k]. A non-finite s + bias is never chosen before
+     * a finite one. */
+    void (*route)(di_backend *be, const di_bf16 *x, int n, const di_tensor *gate,
+                  const di_tensor *bias, const di_tensor *bias_vl, const uint8_t *image, float temp,
+                  int top_k, bool norm, float scale, int32_t *experts, float *weights);
+
+    /* 2.8 experts: a = lin(x, w1), b = lin(x, w3); a = min(a, limit), b = clamp(b, +-limit) if
+     * limit > 0; t = bf16(weight * (silu(a) * b)); out = lin(t, w2). y = bf16(sum of the routed
+     * outs in ascending expert number, then the shared one (weight 1)). x, y bf16 [n, d]. */
+    void (*moe)(di_backend *be, const di_bf16 *x, int n, const int32_t *experts,
+                const float *weights, int top_k, const di_expert *table, int num_experts,
+                const di_expert *shared, float limit, di_bf16 *y);
+
+    /* 2.9 lookup and gate, in place on h bf16 [n, hc, d]. rows: host i64 [n, columns], rows of the
+     * table; a token whose first row is -1 is skipped. The table's codes and scales go into wkv as
+     * they lie (no Q8). */
+    void (*engram)(di_backend *be, const int64_t *rows, int n, int columns, const di_tensor *table,
+                   const di_tensor *wkv, const di_tensor *q_weight, const di_tensor *k_weight,
+                   int hc, int d, float eps, di_bf16 *h);
+} di_ops;
+
+/* First member of every backend's own struct. */
+struct di_backend {
+    const di_ops *ops;
+};
+
+/* Constructors live with their backends: ops/ref/ref.h, ops/cpu/cpu.h. */
+
+#endif
