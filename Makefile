@@ -33,7 +33,7 @@ help:
 	@echo 'make clean      remove build/'
 
 deps:
-	@scripts/install-deps.sh
+	@scripts/install-deps.sh $(if $(filter tsan fuzz,$(MODE)),--dev)
 
 DEMO_PROMPT ?= Who wrote Dracula?
 
