@@ -92,7 +92,7 @@ static inline uint8_t di_e2m1_from_f32(float x) {
 }
 
 static inline float di_e2m1_to_f32(uint8_t code) {
-    static const float grid[16] = {0,  0.5f,  1,  1.5f,  2,  3,  4,  6,
+    static const float grid[16] = {0,     0.5f,  1,  1.5f,  2,  3,  4,  6,
                                    -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
     return grid[code & 15];
 }

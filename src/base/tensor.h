@@ -9,8 +9,8 @@ typedef enum di_dtype {
     DI_DTYPE_NONE = 0, /* an absent tensor */
     DI_F32,
     DI_BF16,
-    DI_F8_E4M3, /* 1 sign, 4 exponent (bias 7), 3 mantissa; "fn": no infinities, 0x7f/0xff NaN */
-    DI_F8_E8M0, /* 2^(byte - 127); 255 = NaN */
+    DI_F8_E4M3,  /* 1 sign, 4 exponent (bias 7), 3 mantissa; "fn": no infinities, 0x7f/0xff NaN */
+    DI_F8_E8M0,  /* 2^(byte - 127); 255 = NaN */
     DI_FP4_E2M1, /* two codes a byte, even column in the low nibble; stored as I8 in safetensors */
     DI_I8,
     DI_U8,

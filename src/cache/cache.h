@@ -20,8 +20,8 @@ typedef struct di_cache di_cache;
 typedef struct di_cache_options {
     int num_blocks;       /* usable ones, >= 1 */
     int num_slots;        /* sequences at once, >= 1 */
-    int max_backtracking; /* B: rings hold sliding_window + B rows, so that up to B - 1 tokens can be
-                             taken back without copying (0: as reference, no rollback) */
+    int max_backtracking; /* B: rings hold sliding_window + B rows, so that up to B - 1 tokens can
+                             be taken back without copying (0: as reference, no rollback) */
 } di_cache_options;
 
 /* Blocks that `tokens` tokens need. */

@@ -17,8 +17,8 @@
 typedef struct di_model di_model;
 
 typedef struct di_model_options {
-    int max_rows;          /* tokens per forward call, all sequences together; >= 1 */
-    int max_logits;        /* rows of logits per forward call; >= 1 */
+    int max_rows;             /* tokens per forward call, all sequences together; >= 1 */
+    int max_logits;           /* rows of logits per forward call; >= 1 */
     const int32_t *token_map; /* token id -> compressed id (engram), [vocab_size]; copied */
     /* Bounded replay by masking instead of leaving rows out: slower, for checking. */
     bool replay_by_mask;
@@ -37,9 +37,9 @@ size_t di_model_activation_bytes(const di_config *c, const di_model_options *o);
 typedef struct di_model_rows {
     di_seq *seq; /* blocks reserved for len + num_tokens */
     const int32_t *tokens;
-    int num_tokens;          /* >= 1 */
-    const uint8_t *image;    /* [num_tokens] 1 = slot of an image span, or NULL */
-    int num_logits;          /* logits are wanted for the last num_logits tokens; 0 = none */
+    int num_tokens;       /* >= 1 */
+    const uint8_t *image; /* [num_tokens] 1 = slot of an image span, or NULL */
+    int num_logits;       /* logits are wanted for the last num_logits tokens; 0 = none */
     /* Bounded replay: the decoder half runs only for positions >= replay_from, whose windows start
      * there too. 0 = exact. Rows before it have no logits. Callers must see to it that
      * replay_from <= prompt length - (sliding_window + B). */
