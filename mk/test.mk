@@ -56,11 +56,14 @@ build/fuzz/tests/fuzz/%: build/fuzz/tests/fuzz/%.o build/fuzz/libdeepinfer.a
 FORMAT_SRC := $(shell git ls-files '*.c' '*.h' 2>/dev/null)
 
 format:
+	@scripts/install-deps.sh --dev
 	clang-format -i $(FORMAT_SRC)
 
 lint:
-	@clang-format --dry-run -Werror $(FORMAT_SRC)
+	@scripts/install-deps.sh --dev
 	@scripts/check-rooms.sh
+	@scripts/check-layout.sh
+	@clang-format --dry-run -Werror $(FORMAT_SRC)
 	@printf '%s\n' $(SRC) | xargs -P 2 -n 1 scripts/tidy.sh $(CPPFLAGS)
 
 -include $(TEST_BIN:=.d) $(TEST_SUPPORT:.o=.d) $(BENCH_BIN:=.d)

@@ -72,14 +72,15 @@ typedef struct di_config {
 
     /* derived */
     di_layer_plan layers[DI_MAX_LAYERS];
-    int boundary_layer; /* first layer of the decoder half = last kv source; num_hidden_layers if none */
+    int boundary_layer; /* first layer of the decoder half = last kv source; num_hidden_layers if
+                           none */
     int engram_columns; /* (engram_max_ngram_size - 1) * engram_n_heads */
     int hc_mixes;       /* (2 + hc_mult) * hc_mult */
 } di_config;
 
 /* Parses and checks a config.json value; `where` names the file in messages. Refuses by name
- * everything that is not this model (architecture, a V4 checkpoint's keys, other quantisation, other
- * scoring, ...) and everything out of range or inconsistent. Unknown keys pass. */
+ * everything that is not this model (architecture, a V4 checkpoint's keys, other quantisation,
+ * other scoring, ...) and everything out of range or inconsistent. Unknown keys pass. */
 bool di_config_parse(di_config *c, const json_t *root, const char *where, di_error *err);
 
 /* Reads FOLDER/config.json. */

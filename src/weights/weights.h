@@ -24,9 +24,9 @@ typedef struct di_attention_weights {
 } di_attention_weights;
 
 typedef struct di_moe_weights {
-    di_tensor gate;           /* BF16 [experts, hidden_size] */
-    di_tensor bias, bias_vl;  /* F32 [experts] */
-    di_expert *experts; /* [num_experts], owned by di_weights; routed ones are FP4 */
+    di_tensor gate;          /* BF16 [experts, hidden_size] */
+    di_tensor bias, bias_vl; /* F32 [experts] */
+    di_expert *experts;      /* [num_experts], owned by di_weights; routed ones are FP4 */
     int num_experts;
     di_expert shared; /* FP8 */
 } di_moe_weights;
@@ -40,21 +40,21 @@ typedef struct di_block_weights {
 } di_block_weights;
 
 typedef struct di_compressor_weights { /* FULL layers */
-    di_tensor wkv;   /* BF16 [head_dim, hidden_size] */
-    di_tensor wgate; /* BF16 the same; absent (DI_DTYPE_NONE) at ratio 1 */
-    di_tensor norm;  /* BF16 [head_dim] */
+    di_tensor wkv;                     /* BF16 [head_dim, hidden_size] */
+    di_tensor wgate;                   /* BF16 the same; absent (DI_DTYPE_NONE) at ratio 1 */
+    di_tensor norm;                    /* BF16 [head_dim] */
 } di_compressor_weights;
 
 typedef struct di_indexer_weights { /* FULL and REINDEX layers; wk and k_norm FULL only */
-    di_tensor wq_b;         /* FP8 [index_n_heads * index_head_dim, q_lora_rank] */
-    di_tensor weights_proj; /* BF16 [index_n_heads, hidden_size] */
-    di_tensor wk;           /* BF16 [index_head_dim, head_dim] */
-    di_tensor k_norm;       /* BF16 [index_head_dim] */
+    di_tensor wq_b;                 /* FP8 [index_n_heads * index_head_dim, q_lora_rank] */
+    di_tensor weights_proj;         /* BF16 [index_n_heads, hidden_size] */
+    di_tensor wk;                   /* BF16 [index_head_dim, head_dim] */
+    di_tensor k_norm;               /* BF16 [index_head_dim] */
 } di_indexer_weights;
 
 typedef struct di_engram_weights {
     di_tensor embed; /* FP8 rows [engram_num_embeddings, engram_head_dim], scale_block {1, 32} */
-    di_tensor wkv; /* FP8 [(hc_mult + 1) * hidden_size, engram_columns * engram_head_dim] */
+    di_tensor wkv;   /* FP8 [(hc_mult + 1) * hidden_size, engram_columns * engram_head_dim] */
     di_tensor q_weight, k_weight; /* BF16 [hc_mult, hidden_size] */
 } di_engram_weights;
 
@@ -67,19 +67,19 @@ typedef struct di_layer_weights {
 
 typedef struct di_draft_weights { /* mtp.{s}; the lower tensors only on stage 0 or the last one */
     di_block_weights block;
-    di_tensor main_proj;        /* stage 0: FP8 [hidden_size, targets * hidden_size] */
-    di_tensor main_norm;        /* stage 0: BF16 [hidden_size] */
-    di_tensor norm;             /* last: BF16 [hidden_size] */
-    di_tensor markov_embed;     /* last: BF16 [vocab_size, dspark_markov_rank] */
-    di_tensor markov_head;      /* last: BF16 [vocab_size, dspark_markov_rank] */
-    di_tensor confidence_proj;  /* last: BF16 [1, hidden_size + dspark_markov_rank] */
+    di_tensor main_proj;       /* stage 0: FP8 [hidden_size, targets * hidden_size] */
+    di_tensor main_norm;       /* stage 0: BF16 [hidden_size] */
+    di_tensor norm;            /* last: BF16 [hidden_size] */
+    di_tensor markov_embed;    /* last: BF16 [vocab_size, dspark_markov_rank] */
+    di_tensor markov_head;     /* last: BF16 [vocab_size, dspark_markov_rank] */
+    di_tensor confidence_proj; /* last: BF16 [1, hidden_size + dspark_markov_rank] */
 } di_draft_weights;
 
 typedef struct di_weights {
     di_config config;
-    di_tensor embed; /* BF16 [vocab_size, hidden_size] */
-    di_tensor norm;  /* BF16 [hidden_size] */
-    di_tensor head;  /* BF16 [vocab_size, hidden_size] */
+    di_tensor embed;          /* BF16 [vocab_size, hidden_size] */
+    di_tensor norm;           /* BF16 [hidden_size] */
+    di_tensor head;           /* BF16 [vocab_size, hidden_size] */
     di_layer_weights *layers; /* [num_hidden_layers] */
     di_draft_weights *draft;  /* [num_nextn_predict_layers], NULL when the file has no mtp.* */
     struct di_checkpoint *checkpoint; /* owns the mapped files */
