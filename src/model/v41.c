@@ -1,0 +1,265 @@
+/* The V4.1 graph, written once over ops.h: embed, layers, head. It knows nothing of devices, ranks
+ * or schedulers; layers differ by the plan in di_config, not by code. */
+#include <string.h>
+
+#include "model/graph.h"
+
+static void observe(di_model *m, const char *name, int layer, void *data, size_t bytes) {
+    if (m->observer) {
+        m->observer(m->observer_user, name, layer, data, bytes);
+    }
+}
+
+/* ---- what depends on positions ---------------------------------------------------------------*/
+
+/* Entries that close within this pass: every group whose last token is one of its rows. */
+static int closing_entries(const di_pass *pass, int ratio, di_entry *out) {
+    int count = 0;
+    for (int i = 0; i < pass->step.num_seqs; i++) {
+        const di_seq_rows *s = &pass->step.seqs[i];
+        for (int64_t e = s->pos0 / ratio; e < (s->pos0 + s->num_rows) / ratio; e++) {
+            out[count++] = (di_entry){i, e};
+        }
+    }
+    return count;
+}
+
+void di_graph_begin(di_model *m, di_pass *pass) {
+    const di_ops *ops = m->be->ops;
+    int n = pass->step.num_rows;
+    for (int kind = 0; kind < 2; kind++) {
+        ops->rope_table(m->be, pass->positions, n, m->freq[kind], m->a.rope[kind]);
+    }
+    for (int ratio = 1; ratio <= 2; ratio++) {
+        pass->num_entries[ratio] = closing_entries(pass, ratio, pass->entries[ratio]);
+        int64_t *positions = pass->entry_positions;
+        for (int i = 0; i < pass->num_entries[ratio]; i++) {
+            positions[i] = pass->entries[ratio][i].entry * ratio;
+        }
+        ops->rope_table(m->be, positions, pass->num_entries[ratio], m->freq[1],
+                        m->a.entry_rope[ratio]);
+    }
+}
+
+/* ---- attention -------------------------------------------------------------------------------*/
+
+/* A FULL layer's new compressed entries and index keys, from the attention input x. The index key
+ * comes from the latent before its rotation. */
+static void publish(di_model *m, const di_pass *pass, int l) {
+    const di_ops *ops = m->be->ops;
+    const di_config *c = m->c;
+    const di_layer_weights *w = &m->w->layers[l];
+    di_activations *a = &m->a;
+    int n = pass->step.num_rows, ratio = c->layers[l].ratio, count = pass->num_entries[ratio];
+    di_rope_table rope = a->entry_rope[ratio];
+
+    ops->linear_f32(m->be, a->x, n, &w->compressor.wkv, a->group_k);
+    if (ratio > 1) {
+        ops->linear_f32(m->be, a->x, n, &w->compressor.wgate, a->group_g);
+    }
+    ops->compress(m->be, &pass->step, l, ratio, a->group_k, ratio > 1 ? a->group_g : NULL,
+                  pass->entries[ratio], count, c->head_dim, a->latent);
+    ops->rms_norm(m->be, a->latent, &w->compressor.norm, c->rms_norm_eps, count, c->head_dim,
+                  a->latent);
+    ops->linear(m->be, a->latent, count, &w->indexer.wk, a->key);
+    ops->rms_norm(m->be, a->key, &w->indexer.k_norm, c->rms_norm_eps, count, c->index_head_dim,
+                  a->key);
+    ops->rope(m->be, a->key, count, 1, c->index_head_dim, rope, false);
+    ops->rope(m->be, a->latent, count, 1, c->head_dim, rope, false);
+    ops->entry_store(m->be, &pass->step, l, ratio, pass->entries[ratio], count, a->latent,
+                     c->head_dim, a->key, c->index_head_dim);
+}
+
+/* An index source's choice of entries for every row, from its own qr and x. */
+static void choose_entries(di_model *m, const di_pass *pass, int l) {
+    const di_ops *ops = m->be->ops;
+    const di_config *c = m->c;
+    const di_layer_plan *plan = &c->layers[l];
+    const di_indexer_weights *w = &m->w->layers[l].indexer;
+    di_activations *a = &m->a;
+    int n = pass->step.num_rows;
+    bool candidates = plan->builds_candidates || plan->uses_candidates;
+
+    ops->linear(m->be, a->qr, n, &w->wq_b, a->index_q);
+    ops->rope(m->be, a->index_q, n, c->index_n_heads, c->index_head_dim, a->rope[1], false);
+    ops->linear(m->be, a->x, n, &w->weights_proj, a->index_weight);
+    ops->index_topk(m->be, &pass->step, plan->kv_source, plan->ratio, a->index_q, a->index_weight,
+                    c->index_n_heads, c->index_head_dim, c->index_topk,
+                    candidates ? a->candidates : NULL, plan->builds_candidates,
+                    c->candidate_topk_blocks, c->candidate_block_size, a->topk);
+    size_t rows = (size_t)n * sizeof(int32_t);
+    if (plan->builds_candidates) {
+        observe(m, "candidates", l, a->candidates, rows * (size_t)c->candidate_topk_blocks);
+    }
+    observe(m, "topk", l, a->topk, rows * (size_t)c->index_topk);
+}
+
+/* x -> y. `published`: this layer's entries were stored by an earlier pass. */
+static void attention(di_model *m, const di_pass *pass, int l, bool published) {
+    const di_ops *ops = m->be->ops;
+    const di_config *c = m->c;
+    const di_layer_plan *plan = &c->layers[l];
+    const di_attention_weights *w = &m->w->layers[l].block.attn;
+    di_activations *a = &m->a;
+    int n = pass->step.num_rows, heads = c->num_attention_heads, hd = c->head_dim;
+    di_rope_table rope = a->rope[plan->ratio > 0];
+    bool compressed = plan->mode != DI_LAYER_SWA;
+
+    ops->linear(m->be, a->x, n, &w->wq_a, a->qr);
+    ops->rms_norm(m->be, a->qr, &w->q_norm, c->rms_norm_eps, n, c->q_lora_rank, a->qr);
+    ops->linear(m->be, a->qr, n, &w->wq_b, a->q);
+    ops->rope(m->be, a->q, n, heads, hd, rope, false);
+    ops->linear(m->be, a->x, n, &w->wkv, a->kv);
+    ops->rms_norm(m->be, a->kv, &w->kv_norm, c->rms_norm_eps, n, hd, a->kv);
+    ops->rope(m->be, a->kv, n, 1, hd, rope, false);
+    ops->window_quant(m->be, a->kv, n, hd, a->records);
+    if (plan->mode == DI_LAYER_FULL && !published) {
+        publish(m, pass, l);
+    }
+    if (plan->index_source == l) {
+        choose_entries(m, pass, l);
+    }
+    ops->attention(m->be, &pass->step, l, c->sliding_window, plan->kv_source, plan->ratio, a->q,
+                   heads, hd, a->records, compressed ? a->topk : NULL,
+                   compressed ? c->index_topk : 0, &w->attn_sink, a->o);
+    ops->window_store(m->be, &pass->step, l, a->records);
+    ops->rope(m->be, a->o, n, heads, hd, rope, true);
+    ops->linear_grouped(m->be, a->o, n, c->o_groups, &w->wo_a, a->u);
+    ops->linear(m->be, a->u, n, &w->wo_b, a->y);
+}
+
+/* ---- experts ---------------------------------------------------------------------------------*/
+
+/* x -> y */
+static void experts(di_model *m, const di_pass *pass, int l) {
+    const di_ops *ops = m->be->ops;
+    const di_config *c = m->c;
+    const di_moe_weights *w = &m->w->layers[l].block.moe;
+    di_activations *a = &m->a;
+    int n = pass->step.num_rows, top = c->num_experts_per_tok;
+    ops->route(m->be, a->x, n, &w->gate, &w->bias, &w->bias_vl,
+               pass->any_image ? pass->image : NULL, c->gate_temp, top, c->norm_topk_prob,
+               c->routed_scaling_factor, a->experts, a->expert_weight);
+    observe(m, "experts", l, a->experts, (size_t)n * (size_t)top * sizeof *a->experts);
+    observe(m, "weights", l, a->expert_weight, (size_t)n * (size_t)top * sizeof *a->expert_weight);
+    ops->moe(m->be, a->x, n, a->experts, a->expert_weight, top, w->experts, w->num_experts,
+             &w->shared, c->swiglu_limit, a->y);
+}
+
+/* ---- layers ----------------------------------------------------------------------------------*/
+
+/* The attention input: collapse with the mix of the sub-block before, and norm. */
+static void collapse(di_model *m, const di_pass *pass, const float *pre, const di_tensor *norm) {
+    const di_config *c = m->c;
+    int n = pass->step.num_rows;
+    m->be->ops->mhc_pre(m->be, m->a.h, pre, n, c->hc_mult, c->hidden_size, m->a.x);
+    m->be->ops->rms_norm(m->be, m->a.x, norm, c->rms_norm_eps, n, c->hidden_size, m->a.x);
+}
+
+static void mixes(di_model *m, const di_pass *pass, const di_hc_weights *w) {
+    const di_config *c = m->c;
+    m->be->ops->mhc_coeffs(m->be, m->a.h, pass->step.num_rows, c->hc_mult, &w->fn, &w->base,
+                           &w->scale, c->rms_norm_eps, c->hc_eps, c->hc_sinkhorn_iters,
+                           m->a.next_pre, m->a.post, m->a.comb);
+}
+
+/* Writes y back into the streams; the mix just computed serves the next sub-block. */
+static void expand(di_model *m, const di_pass *pass) {
+    const di_config *c = m->c;
+    di_activations *a = &m->a;
+    m->be->ops->mhc_post(m->be, a->y, a->post, a->comb, pass->step.num_rows, c->hc_mult,
+                         c->hidden_size, a->h);
+    float *used = a->pre;
+    a->pre = a->next_pre;
+    a->next_pre = used;
+}
+
+static void engram(di_model *m, const di_pass *pass, int l) {
+    const di_config *c = m->c;
+    const di_engram_weights *w = &m->w->layers[l].engram;
+    int n = pass->step.num_rows;
+    size_t per_layer = (size_t)m->o.max_rows * (size_t)c->engram_columns;
+    int64_t *rows = m->engram_rows + (size_t)c->layers[l].engram * per_layer;
+    observe(m, "engram_rows", l, rows, (size_t)n * (size_t)c->engram_columns * sizeof *rows);
+    m->be->ops->engram(m->be, rows, n, c->engram_columns, &w->embed, &w->wkv, &w->q_weight,
+                       &w->k_weight, c->hc_mult, c->hidden_size, c->rms_norm_eps, m->a.h);
+    observe(m, "engram_out", l, m->a.h, di_stream_bytes(c) * (size_t)n);
+}
+
+static void layer(di_model *m, const di_pass *pass, int l, bool published) {
+    const di_config *c = m->c;
+    const di_block_weights *w = &m->w->layers[l].block;
+    size_t n = (size_t)pass->step.num_rows, width = (size_t)c->hidden_size * sizeof(di_bf16);
+    if (c->layers[l].engram >= 0) {
+        engram(m, pass, l);
+    }
+    mixes(m, pass, &w->hc_attn);
+    collapse(m, pass, m->a.pre, &w->attn_norm);
+    attention(m, pass, l, published);
+    observe(m, "attn_out", l, m->a.y, n * width);
+    expand(m, pass);
+
+    mixes(m, pass, &w->hc_ffn);
+    collapse(m, pass, m->a.pre, &w->ffn_norm);
+    experts(m, pass, l);
+    observe(m, "ffn_out", l, m->a.y, n * width);
+    expand(m, pass);
+    observe(m, "h", l, m->a.h, di_stream_bytes(c) * n);
+    observe(m, "pre", l, m->a.pre, n * (size_t)c->hc_mult * sizeof(float));
+}
+
+/* Bounded replay: every row still gives its compressed entries of the boundary layer, which need
+ * the encoder's output alone; then only the kept rows go on. */
+static void cut_to_kept(di_model *m, di_pass *all, di_pass *kept) {
+    const di_ops *ops = m->be->ops;
+    const di_config *c = m->c;
+    di_activations *a = &m->a;
+    int l = c->boundary_layer, n = kept->step.num_rows;
+    collapse(m, all, a->pre, &m->w->layers[l].block.attn_norm);
+    publish(m, all, l);
+    ops->gather_rows(m->be, a->h, kept->rows, n, di_stream_bytes(c), a->h_kept);
+    ops->gather_rows(m->be, a->pre, kept->rows, n, (size_t)c->hc_mult * sizeof(float), a->pre_kept);
+    di_bf16 *h = a->h;
+    float *pre = a->pre;
+    a->h = a->h_kept;
+    a->pre = a->pre_kept;
+    a->h_kept = h;
+    a->pre_kept = pre;
+    di_graph_begin(m, kept);
+}
+
+void di_graph_run(di_model *m, bool replay) {
+    const di_config *c = m->c;
+    di_pass *pass = &m->all;
+    int n = pass->step.num_rows;
+    m->be->ops->embed(m->be, m->tokens, n, &m->w->embed, c->hc_mult, m->a.h, m->a.pre);
+    di_graph_begin(m, pass);
+    for (int l = 0; l < c->num_hidden_layers; l++) {
+        bool boundary = replay && l == c->boundary_layer;
+        if (boundary && m->kept.step.num_rows < n) {
+            cut_to_kept(m, pass, &m->kept);
+            pass = &m->kept;
+        } else if (boundary) {
+            pass = &m->kept; /* the same rows, with windows that start where replay does */
+            di_graph_begin(m, pass);
+        }
+        if (pass->step.num_rows == 0) {
+            return;
+        }
+        layer(m, pass, l, pass == &m->kept && l == c->boundary_layer && pass->step.num_rows < n);
+    }
+}
+
+/* ---- head ------------------------------------------------------------------------------------*/
+
+void di_graph_head(di_model *m, int n) {
+    const di_ops *ops = m->be->ops;
+    const di_config *c = m->c;
+    di_activations *a = &m->a;
+    ops->gather_rows(m->be, a->h, m->logit_rows, n, di_stream_bytes(c), a->h_kept);
+    ops->gather_rows(m->be, a->pre, m->logit_rows, n, (size_t)c->hc_mult * sizeof(float),
+                     a->pre_kept);
+    ops->mhc_pre(m->be, a->h_kept, a->pre_kept, n, c->hc_mult, c->hidden_size, a->x);
+    ops->rms_norm(m->be, a->x, &m->w->norm, c->rms_norm_eps, n, c->hidden_size, a->x);
+    ops->linear_f32(m->be, a->x, n, &m->w->head, a->logits);
+}
