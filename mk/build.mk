@@ -29,7 +29,7 @@ $(BUILD)/libdeepinfer.a: $(LIB_OBJ)
 	$(AR) rcs $@ $^
 
 $(BUILD)/libdeepinfer.so: $(LIB_OBJ)
-	$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,libdeepinfer.so.0 $^ $(LDLIBS) -o $@
+	$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,libdeepinfer.so.$(SOVERSION) $^ $(LDLIBS) -o $@
 
 $(BUILD)/deepinfer: $(CLI_OBJ) $(BUILD)/libdeepinfer.a
 	$(CC) $(CFLAGS) $(LDFLAGS) $^ $(LDLIBS) -o $@

@@ -21,7 +21,9 @@ OPT_tsan    := -O1 -g -fsanitize=thread -fno-omit-frame-pointer
 OPT_fuzz    := -O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
 
 VERSION := $(shell cat VERSION)
-GIT_REV := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
+SOVERSION := $(firstword $(subst ., ,$(VERSION)))
+# As root in another's checkout (sudo make install) git would refuse to say.
+GIT_REV := $(shell git -c safe.directory='*' describe --always --dirty 2>/dev/null || echo unknown)
 
 CPPFLAGS += -D_GNU_SOURCE -Isrc -Iinclude $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 CFLAGS   += -std=c17 -fPIC -fvisibility=hidden -fopenmp -ffp-contract=off -fno-math-errno \
