@@ -9,6 +9,8 @@ BENCH_BIN := $(BENCH_SRC:%.c=$(BUILD)/%)
 FUZZ_SRC := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_BIN := $(FUZZ_SRC:%.c=build/fuzz/%)
 FUZZ_SECONDS ?= 60
+# What bench/run.sh gets: --record, names of benchmarks.
+BENCH ?=
 
 $(TEST_BIN) $(TEST_SUPPORT:.o=): CPPFLAGS += -Itests
 $(TEST_SUPPORT) $(TEST_BIN:=.o): CPPFLAGS += -Itests
@@ -38,7 +40,7 @@ bench: deps
 
 .PHONY: bench-run
 bench-run: all $(BENCH_BIN) testdata
-	@BUILD=$(BUILD) TESTDATA=$(TESTDATA) PYTHON=$(PYTHON) bench/run.sh
+	@BUILD=$(BUILD) TESTDATA=$(TESTDATA) PYTHON=$(PYTHON) bench/run.sh $(BENCH)
 
 asan tsan:
 	@$(MAKE) --no-print-directory MODE=$@ test
