@@ -1,0 +1,168 @@
+/* Golden vectors and models to hold against them: see golden.h. */
+#include "support/golden.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "support/cmocka.h"
+
+#include "base/alloc.h"
+#include "ops/cpu/cpu.h"
+#include "ops/ref/ref.h"
+
+const char *testdata_path(const char *format, ...) {
+    static char path[1024];
+    const char *root = getenv("TESTDATA");
+    int used = snprintf(path, sizeof path, "%s/", root ? root : "build/testdata");
+    va_list args;
+    va_start(args, format);
+    vsnprintf(path + used, sizeof path - (size_t)used, format, args);
+    va_end(args);
+    return path;
+}
+
+/* ---- cases -----------------------------------------------------------------------------------*/
+
+void case_open(golden_case *g, const char *path) {
+    di_error err;
+    if (!di_shard_open(&g->shard, path, &err)) {
+        fail_msg("%s", err.message);
+    }
+}
+
+void case_close(golden_case *g) {
+    di_shard_close(&g->shard);
+}
+
+bool case_has(const golden_case *g, const char *format, ...) {
+    char name[256];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(name, sizeof name, format, args);
+    va_end(args);
+    return di_shard_find(&g->shard, name) != NULL;
+}
+
+di_tensor case_get(const golden_case *g, di_dtype dtype, const char *format, ...) {
+    char name[256];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(name, sizeof name, format, args);
+    va_end(args);
+    di_tensor t;
+    if (!di_shard_get(&g->shard, name, &t)) {
+        fail_msg("%s: no array %s", g->shard.path, name);
+    }
+    if (t.dtype != dtype) {
+        fail_msg("%s: %s is %s", g->shard.path, name, di_dtype_name(t.dtype));
+    }
+    return t;
+}
+
+int64_t elements_from(const di_tensor *t, int from) {
+    int64_t n = 1;
+    for (int i = from; i < t->rank; i++) {
+        n *= t->shape[i];
+    }
+    return n;
+}
+
+/* ---- models ----------------------------------------------------------------------------------*/
+
+void fixture_open(fixture *f, const char *folder, backend_kind kind, int max_rows) {
+    di_error err = {0};
+    *f = (fixture){0};
+    f->w = di_weights_open(folder, &err);
+    if (!f->w) {
+        fail_msg("%s", err.message);
+    }
+    f->c = &f->w->config;
+    f->be = kind == BACKEND_REF ? di_ref_create(&err) : di_cpu_create(&(di_cpu_options){0}, &err);
+    di_cache_options cache = {.num_blocks = 64, .num_slots = 8, .max_backtracking = 6};
+    f->cache = f->be ? di_cache_create(f->c, f->be, &cache, &err) : NULL;
+    if (!f->cache) {
+        fail_msg("%s", err.message);
+    }
+    /* Checkpoints without a tokenizer: compressed id = floor(id * C / V). */
+    f->token_map = di_calloc((size_t)f->c->vocab_size, sizeof *f->token_map);
+    for (int64_t i = 0; i < f->c->vocab_size; i++) {
+        f->token_map[i] = (int32_t)(i * f->c->engram_compressed_vocab_size / f->c->vocab_size);
+    }
+    di_model_options o = {.max_rows = max_rows, .max_logits = max_rows, .token_map = f->token_map};
+    f->m = di_model_create(f->w, f->be, f->cache, &o, &err);
+    if (!f->m) {
+        fail_msg("%s", err.message);
+    }
+}
+
+void fixture_close(fixture *f) {
+    di_model_destroy(f->m);
+    di_cache_destroy(f->cache);
+    f->be->ops->destroy(f->be);
+    di_weights_close(f->w);
+    di_free(f->token_map);
+}
+
+void fixture_forward(fixture *f, di_seq *seq, const int32_t *tokens, int n, int num_logits,
+                     int64_t replay_from, float *logits) {
+    di_error err = {0};
+    di_model_rows part = {.seq = seq,
+                          .tokens = tokens,
+                          .num_tokens = n,
+                          .num_logits = num_logits,
+                          .replay_from = replay_from};
+    if (!di_seq_reserve(f->cache, seq, seq->len + n, &err) ||
+        !di_model_forward(f->m, &part, 1, logits, &err)) {
+        fail_msg("%s", err.message);
+    }
+}
+
+/* ---- comparing -------------------------------------------------------------------------------*/
+
+void tally_f32(tally *t, const float *found, const float *wanted, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        double gap = fabs((double)found[i] - wanted[i]);
+        gap = isnan(gap) ? INFINITY : gap;
+        t->worst = gap > t->worst ? gap : t->worst;
+        t->unequal += gap != 0;
+    }
+    t->count += n;
+}
+
+void tally_bf16(tally *t, const di_bf16 *found, const di_bf16 *wanted, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        float a = di_bf16_to_f32(found[i]), b = di_bf16_to_f32(wanted[i]);
+        tally_f32(t, &a, &b, 1);
+    }
+}
+
+double relative_error(const float *found, const float *wanted, int64_t n) {
+    double gap = 0, norm = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double d = (double)found[i] - wanted[i];
+        gap += d * d;
+        norm += (double)wanted[i] * wanted[i];
+    }
+    return sqrt(gap / norm);
+}
+
+int argmax(const float *x, int n) {
+    int best = 0;
+    for (int i = 1; i < n; i++) {
+        best = x[i] > x[best] ? i : best;
+    }
+    return best;
+}
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double median(double *x, int n) {
+    qsort(x, (size_t)n, sizeof *x, by_value);
+    return n % 2 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2;
+}
