@@ -1,0 +1,210 @@
+"""Where results go: full disks, closed pipes, interruptions. Nothing is ever left half-written."""
+
+import json
+import os
+import resource
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+
+sys.path.insert(0, "tests/support")
+from cli import (DEMO, PATIENCE, PROGRAM, complains, deepinfer, environment, main,
+                 read_safetensors, start, succeeds, test)
+
+LOGITS = ("logits", "-m", DEMO, "--ids", "0,17,42")
+REQUESTS = "".join(json.dumps({"prompt": f"The {i}", "max_tokens": 4}) + "\n" for i in range(3))
+GENERATE = ("generate", "-m", DEMO, "--temperature", "0")
+
+
+def small_files(most_bytes):
+    """For a child: files may not grow past this, as on a full disk."""
+    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
+
+
+def many_requests(count, tokens):
+    return "".join(json.dumps({"prompt": f"Chapter {i}. The", "max_tokens": tokens,
+                               "ignore_eos": True}) + "\n" for i in range(count))
+
+
+@test
+def test_a_full_device_is_reported_and_fails(_):
+    with open("/dev/full", "wb") as full:
+        text = deepinfer("tokenize", "-m", DEMO, stdin='"a"\n', stdout=full)
+        complains(text, 1, "standard output", "no space left")
+        complains(deepinfer("detokenize", "-m", DEMO, stdin="[5]\n", stdout=full), 1, "no space left")
+        complains(deepinfer("run", "-m", DEMO, "-p", "Hello!", "-q", "-n", 3, stdout=full), 1,
+                  "no space left")
+        complains(deepinfer(*GENERATE, stdin=REQUESTS, stdout=full), 1, "no space left")
+        complains(deepinfer("help", stdout=full), 1, "no space left")
+        complains(deepinfer("version", stdout=full), 1, "no space left")
+        complains(deepinfer("inspect", DEMO, stdout=full), 1, "no space left")
+
+
+@test
+def test_a_file_that_may_not_grow_is_reported_and_not_left_behind(folder):
+    out = folder / "out.safetensors"
+    result = deepinfer(*LOGITS, "-o", out, preexec_fn=small_files(4096))
+    complains(result, 1, "out.safetensors")
+    assert not os.listdir(folder), os.listdir(folder)
+
+
+@test
+def test_a_failed_write_keeps_the_file_that_was_there(folder):
+    out = folder / "out.safetensors"
+    out.write_text("what was there")
+    complains(deepinfer(*LOGITS, "-o", out, preexec_fn=small_files(4096)), 1, "out.safetensors")
+    assert os.listdir(folder) == [out.name] and out.read_text() == "what was there"
+
+
+@test
+def test_generate_on_a_full_disk_leaves_nothing(folder):
+    out = folder / "out.jsonl"
+    result = deepinfer(*GENERATE, "-o", out, stdin=REQUESTS, preexec_fn=small_files(64))
+    complains(result, 1, "out.jsonl")
+    assert not os.listdir(folder), os.listdir(folder)
+
+
+@test
+def test_an_output_folder_that_is_missing_is_named_before_any_work(folder):
+    out = folder / "none" / "out.safetensors"
+    complains(deepinfer(*LOGITS, "-o", out), 1, "none/out.safetensors", "no such file")
+
+
+@test
+def test_a_folder_in_place_of_the_output_is_refused(folder):
+    complains(deepinfer(*LOGITS, "-o", folder), 1, folder)
+    assert not os.listdir(folder)
+
+
+@test
+def test_an_existing_output_is_replaced_at_once(folder):
+    out = folder / "out.safetensors"
+    out.write_text("old")
+    succeeds(deepinfer(*LOGITS, "-o", out))
+    assert read_safetensors(out)["logits"][1] == [3, 4160]
+    assert os.listdir(folder) == [out.name]
+
+
+@test
+def test_the_output_gets_the_rights_that_umask_gives(folder):
+    out = folder / "out.safetensors"
+    succeeds(deepinfer(*LOGITS, "-o", out, preexec_fn=lambda: os.umask(0o027)))
+    assert stat.S_IMODE(out.stat().st_mode) == 0o640, oct(out.stat().st_mode)
+
+
+@test
+def test_a_link_as_output_stays_a_link(folder):
+    (folder / "real").write_text("old")
+    (folder / "link").symlink_to("real")
+    succeeds(deepinfer(*LOGITS, "-o", folder / "link"))
+    assert (folder / "link").is_symlink()
+    assert read_safetensors(folder / "real")["logits"][1] == [3, 4160]
+
+
+@test
+def test_a_pipe_with_a_name_is_written_through(folder):
+    pipe, got = folder / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: got.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    succeeds(deepinfer(*LOGITS, "-o", pipe))
+    reader.join(PATIENCE)
+    assert read_safetensors(got[0])["logits"][1] == [3, 4160]
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+@test
+def test_a_device_as_output_stays_a_device(_):
+    before = os.stat("/dev/null").st_rdev
+    succeeds(deepinfer(*LOGITS, "-o", "/dev/null"))
+    assert os.stat("/dev/null").st_rdev == before and not os.path.isfile("/dev/null")
+
+
+@test
+def test_a_reader_that_goes_away_ends_every_command_quietly(_):
+    for args, data in [(("help",), b""), (("inspect", DEMO), b""),
+                       (("tokenize", "-m", DEMO), b'"a b c d e f g h"\n' * 20_000),
+                       (GENERATE, REQUESTS.encode() * 3)]:
+        read_end, write_end = os.pipe()
+        os.close(read_end)
+        try:
+            result = deepinfer(*args, stdin=data, stdout=write_end)
+        finally:
+            os.close(write_end)
+        assert result.status == 1 and result.err == "", (args, result)
+
+
+@test
+def test_head_gets_its_byte_and_the_program_ends(_):
+    command = f"'{PROGRAM}' help | head -c1; echo \" ${{PIPESTATUS[0]}}\""
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True,
+                          env=environment(), timeout=PATIENCE)
+    assert done.stderr == "" and done.stdout[-2] in "01", done
+
+
+def interrupted(folder, number, *args, data):
+    """Sends the signal once the temporary output is there; -> (status, standard error)."""
+    child = start(*args, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    feeder = threading.Thread(target=lambda: (child.stdin.write(data), child.stdin.close()),
+                              daemon=True)
+    feeder.start()
+    limit = time.monotonic() + PATIENCE
+    while not os.listdir(folder) and child.poll() is None and time.monotonic() < limit:
+        time.sleep(0.01)
+    time.sleep(0.2)
+    assert child.poll() is None, "it was done before the signal: give it more work"
+    child.send_signal(number)
+    child.wait(timeout=PATIENCE)
+    return child.returncode, child.stderr.read().decode()
+
+
+@test
+def test_an_interrupted_generate_leaves_no_file_and_says_130(folder):
+    out = folder / "out.jsonl"
+    data = many_requests(500, 400).encode()
+    status, err = interrupted(folder, signal.SIGINT, *GENERATE, "-o", out, data=data)
+    assert status == 130, (status, err)
+    assert not os.listdir(folder), os.listdir(folder)
+
+
+@test
+def test_a_terminated_generate_leaves_no_file(folder):
+    out = folder / "out.jsonl"
+    data = many_requests(500, 400).encode()
+    status, err = interrupted(folder, signal.SIGTERM, *GENERATE, "-o", out, data=data)
+    assert status in (130, 143, -signal.SIGTERM), (status, err)
+    assert not os.listdir(folder), os.listdir(folder)
+
+
+@test
+def test_an_interrupted_logits_leaves_no_file_and_says_130(folder):
+    ids = ",".join(str(3 + i % 4000) for i in range(4000))
+    child = start("logits", "-m", DEMO, "--ids", ids, "--chunk", 1, "-o", folder / "out",
+                  stderr=subprocess.PIPE)
+    time.sleep(1.0)
+    assert child.poll() is None, "it was done before the signal: give it more work"
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=PATIENCE)
+    assert child.returncode == 130, (child.returncode, err)
+    assert not os.listdir(folder), os.listdir(folder)
+
+
+@test
+def test_memory_that_is_refused_is_an_error_and_no_crash(folder):
+    if os.environ.get("MODE", "release") != "release":
+        return  # sanitizers reserve terabytes of address space
+    for mebibytes in (60, 90, 120, 160):
+        limit = mebibytes << 20
+        result = deepinfer(*LOGITS, "-o", folder / "out", "--threads", 1,
+                           preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
+        if result.status == 0:
+            os.unlink(folder / "out")
+        else:
+            complains(result, 1, "memory")
+        assert not os.listdir(folder), os.listdir(folder)
+
+
+main()
