@@ -19,7 +19,7 @@ sample:   base text
 grammar:  base text
 spec:     base text model
 sched:    base text cache
-engine:   base text vision ops weights cache parallel model sample grammar spec sched
+engine:   base text vision ops ops/ref ops/cpu weights cache parallel model sample grammar spec sched
 cli:      base text weights engine
 server:   base text weights engine
 '
