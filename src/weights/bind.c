@@ -33,8 +33,8 @@ static bool matches(const di_expected *e, const di_shard_tensor *t) {
            memcmp(t->shape, e->shape, (size_t)e->rank * sizeof *e->shape) == 0;
 }
 
-/* Finds the tensor, marks it used and checks it. *found is NULL after a fault; false: stop. */
-static bool take(const binder *b, const di_expected *e, di_stored_tensor **found) {
+/* Finds the tensor, marks it taken and checks it. *found is NULL after a fault; false: stop. */
+static bool take(const binder *b, const di_expected *e, di_part part, di_stored_tensor **found) {
     di_stored_tensor *t = di_checkpoint_find(b->checkpoint, e->name);
     char have[96], want[96];
     *found = NULL;
@@ -42,7 +42,7 @@ static bool take(const binder *b, const di_expected *e, di_stored_tensor **found
         return di_fault(b->faults, DI_ERR_FORMAT, "tensor %s (%s %s) is missing", e->name,
                         di_dtype_name(e->dtype), shape_text(want, sizeof want, e->shape, e->rank));
     }
-    t->used = true;
+    t->part = (int)part;
     if (!matches(e, t->tensor)) {
         return di_fault(b->faults, DI_ERR_FORMAT, "%s: %s is %s %s, but must be %s %s",
                         di_stored_path(b->checkpoint, t), e->name, di_dtype_name(t->tensor->dtype),
@@ -80,7 +80,7 @@ static bool bind_parameter(void *context, const di_parameter *p) {
     di_stored_tensor *found[2] = {NULL, NULL};
     int count = di_parameter_expected(p, expected);
     for (int i = 0; i < count; i++) {
-        if (!take(b, &expected[i], &found[i])) {
+        if (!take(b, &expected[i], p->part, &found[i])) {
             return false;
         }
     }
@@ -124,13 +124,14 @@ static const char *hint(const char *name, size_t length) {
 }
 
 static bool check_leftovers(const binder *b) {
-    const di_checkpoint *c = b->checkpoint;
+    di_checkpoint *c = b->checkpoint;
     for (size_t i = 0; i < c->num_tensors; i++) {
-        const di_stored_tensor *t = &c->tensors[i];
-        if (t->used || di_name_is_vision(t->name, t->name_length)) {
-            continue;
+        di_stored_tensor *t = &c->tensors[i];
+        if (di_name_is_vision(t->name, t->name_length)) {
+            t->part = DI_PART_VISION;
         }
-        if (!di_fault(b->faults, DI_ERR_UNSUPPORTED, "%s: %.*s is not a tensor of this model%s",
+        if (t->part < 0 &&
+            !di_fault(b->faults, DI_ERR_UNSUPPORTED, "%s: %.*s is not a tensor of this model%s",
                       di_stored_path(c, t), (int)(t->name_length < 160 ? t->name_length : 160),
                       t->name, hint(t->name, t->name_length))) {
             return false;

@@ -6,10 +6,10 @@
 #include "weights/checkpoint.h"
 #include "weights/inventory.h"
 
-/* With w->config read: allocates w's arrays and points every slot at its data in c, marking the
- * tensors used. Faults: a parameter missing, of another dtype or shape; a tensor that no parameter
- * wants and that is not an image part. False when faults end it; w is to be released either way.
- * The draft (w->draft) is bound if the checkpoint has any mtp.* tensor. */
+/* With w->config read: allocates w's arrays and points every slot at its data in c, giving each
+ * tensor its part. Faults: a parameter missing, of another dtype or shape; a tensor that no
+ * parameter wants and that is not an image part. False when faults end it; w is to be released
+ * either way. The draft (w->draft) is bound if the checkpoint has any mtp.* tensor. */
 bool di_weights_bind(di_weights *w, di_checkpoint *c, di_faults *faults);
 
 /* How much di_check_values reads. */

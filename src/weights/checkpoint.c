@@ -193,7 +193,7 @@ static bool merge_tensors(di_checkpoint *c, const char *folder, di_faults *fault
         for (size_t k = 0; k < c->shards[i].num_tensors; k++, n++) {
             const di_shard_tensor *t = &c->shards[i].tensors[k];
             size_t length = t->name_length;
-            c->tensors[n] = (di_stored_tensor){.name = t->name, .shard = (uint32_t)i, .tensor = t};
+            c->tensors[n] = (di_stored_tensor){t->name, 0, (uint32_t)i, t, -1};
             strip_model(&c->tensors[n].name, &length);
             c->tensors[n].name_length = (uint32_t)length;
         }

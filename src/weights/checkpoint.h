@@ -17,7 +17,7 @@ typedef struct di_stored_tensor {
     uint32_t name_length;
     uint32_t shard;
     const di_shard_tensor *tensor;
-    bool used; /* for the binder, which asks in the end what nobody wanted */
+    int part; /* the di_part it was bound as; -1: by nobody (yet) */
 } di_stored_tensor;
 
 typedef struct di_checkpoint {
