@@ -3,10 +3,10 @@
 #include "text/added.h"
 
 #include <string.h>
-#include <utf8proc.h>
 
 #include "base/alloc.h"
 #include "base/utf8.h"
+#include "text/unicode.h"
 
 bool di_added_create(di_added *a, di_error *err) {
     *a = (di_added){0};
@@ -70,34 +70,6 @@ int32_t di_added_find(const di_added *a, const char *text, size_t size) {
     return node < 0 ? -1 : a->nodes[node].id;
 }
 
-/* White_Space and \w of Unicode, as the flags mean them. */
-static bool is_space(uint32_t c) {
-    utf8proc_category_t g = utf8proc_category((utf8proc_int32_t)c);
-    return (c >= 9 && c <= 13) || c == 0x85 || g == UTF8PROC_CATEGORY_ZS ||
-           g == UTF8PROC_CATEGORY_ZL || g == UTF8PROC_CATEGORY_ZP;
-}
-
-static bool is_word(uint32_t c) {
-    switch (utf8proc_category((utf8proc_int32_t)c)) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_PC:
-        return true;
-    default: /* the joiners, and the symbols that Unicode counts as alphabetic */
-        return c == 0x200C || c == 0x200D || (c >= 0x24B6 && c <= 0x24E9) ||
-               (c >= 0x1F130 && c <= 0x1F149) || (c >= 0x1F150 && c <= 0x1F169) ||
-               (c >= 0x1F170 && c <= 0x1F189);
-    }
-}
-
 /* The character that ends before text[end]; end >= 1. */
 static size_t before(const char *text, size_t end, uint32_t *c) {
     size_t i = end - 1;
@@ -110,10 +82,10 @@ static size_t before(const char *text, size_t end, uint32_t *c) {
 
 static bool touches_word(const char *text, size_t size, size_t begin, size_t end) {
     uint32_t c;
-    if (begin > 0 && (before(text, begin, &c), is_word(c))) {
+    if (begin > 0 && (before(text, begin, &c), di_is_word(c))) {
         return true;
     }
-    return end < size && (di_utf8_next(text + end, size - end, &c), is_word(c));
+    return end < size && (di_utf8_next(text + end, size - end, &c), di_is_word(c));
 }
 
 /* Length of the longest token that begins at p, 0 if none; *node is its end in the trie. */
@@ -150,14 +122,14 @@ int32_t di_added_next(const di_added *a, const char *text, size_t size, size_t *
         uint32_t c;
         while (flags & DI_ADDED_LSTRIP && first > *from) {
             size_t previous = before(text, first, &c);
-            if (!is_space(c)) {
+            if (!di_is_white_space(c)) {
                 break;
             }
             first = previous;
         }
         while (flags & DI_ADDED_RSTRIP && end < size) {
             int n = di_utf8_next(text + end, size - end, &c);
-            if (!is_space(c)) {
+            if (!di_is_white_space(c)) {
                 break;
             }
             end += (size_t)n;
