@@ -5,6 +5,7 @@
  * then <think> or, in chat mode, </think>. Nothing stands between turns but the tokens shown. */
 #include "text/chat.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

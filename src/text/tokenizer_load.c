@@ -1,5 +1,6 @@
 /* Opening tokenizer.json: every field is either understood or refused by name. The file is hostile:
  * ids, texts and merges are checked against each other before anything is built from them. */
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
