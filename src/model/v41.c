@@ -68,6 +68,7 @@ static void publish(di_model *m, const di_pass *pass, int l) {
     ops->rope(m->be, a->latent, count, 1, c->head_dim, rope, false);
     ops->entry_store(m->be, &pass->step, l, ratio, pass->entries[ratio], count, a->latent,
                      c->head_dim, a->key, c->index_head_dim);
+    observe(m, "latents", l, a->latent, (size_t)count * (size_t)c->head_dim * sizeof(di_bf16));
 }
 
 /* An index source's choice of entries for every row, from its own qr and x. */

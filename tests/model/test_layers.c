@@ -16,10 +16,12 @@ typedef struct trace {
     fixture f;
     golden_case g;
     const char *prefix; /* "prefill." or "decode." */
+    int keep;           /* bounded replay: rows kept, 0 = all */
+    int first_layer;    /* replay: recorded from here on, and h and pre only */
     int64_t row;        /* first recorded row of this call */
     int64_t num_rows;
     tally h, pre, weights, outs;
-    int64_t integers, wrong_integers;
+    int64_t integers, wrong_integers, latent_ties;
     char first_wrong[128];
 } trace;
 
@@ -93,7 +95,12 @@ static void compare_out(trace *t, const char *name, int layer, const void *found
 static void observe(void *user, const char *name, int layer, void *data, size_t bytes) {
     trace *t = user;
     int64_t width;
-    if (strcmp(name, "experts") == 0) {
+    bool streams = strcmp(name, "h") == 0 || strcmp(name, "pre") == 0;
+    if (strcmp(name, "latents") == 0) {
+        t->latent_ties += store_latents_as_recorded(&t->f, layer, data);
+    } else if (layer < t->first_layer || (t->keep > 0 && !streams)) {
+        return;
+    } else if (strcmp(name, "experts") == 0) {
         compare_i32(t, name, layer, data);
     } else if (strcmp(name, "topk") == 0) {
         compare_topk(t, layer, data);
@@ -106,14 +113,26 @@ static void observe(void *user, const char *name, int layer, void *data, size_t 
         tally_f32(&t->weights, data, wanted, t->num_rows * width);
     } else if (strcmp(name, "h") == 0) {
         const di_bf16 *wanted = recorded(t, DI_BF16, layer, name, &width);
-        tally_bf16(&t->h, data, wanted, t->num_rows * width);
+        tally_bf16(&t->h, data, wanted, (int64_t)bytes / (int64_t)sizeof *wanted);
         t->f.be->ops->upload(t->f.be, data, wanted, bytes);
     } else if (strcmp(name, "pre") == 0) {
         const float *wanted = recorded(t, DI_F32, layer, name, &width);
-        tally_f32(&t->pre, data, wanted, t->num_rows * width);
+        tally_f32(&t->pre, data, wanted, (int64_t)bytes / (int64_t)sizeof *wanted);
         t->f.be->ops->upload(t->f.be, data, wanted, bytes);
     } else {
         compare_out(t, name, layer, data);
+    }
+}
+
+/* The same for replay by mask, whose passes hold dropped rows too: recorded are the last ones. */
+static void observe_masked(void *user, const char *name, int layer, void *data, size_t bytes) {
+    trace *t = user;
+    if (layer > t->first_layer && strcmp(name, "latents") != 0) {
+        int64_t rows = t->f.m->kept.step.num_rows;
+        size_t dropped = bytes / (size_t)rows * (size_t)(rows - t->keep);
+        observe(user, name, layer, (char *)data + dropped, bytes - dropped);
+    } else {
+        observe(user, name, layer, data, bytes);
     }
 }
 
@@ -179,9 +198,7 @@ static void compare_state(trace *t, const di_seq *seq) {
             assert_true(gap.worst < 1e-4); /* f32 sums in another order */
         }
     }
-    /* A value on the border between two codes may fall the other way: rare, and told. */
-    print_message("    state values unequal: %lld\n", (long long)wrong);
-    assert_true(wrong <= 4);
+    assert_int_equal(wrong, 0);
 }
 
 /* ---- runs ------------------------------------------------------------------------------------*/
@@ -232,19 +249,52 @@ static void check(const char *config, const char *file, backend_kind kind, int c
     di_model_observe(t.f.m, observe, &t);
     double logits = calls(&t, chunk);
     double share = (double)t.h.unequal / (double)t.h.count;
-    print_message("    %s/%s chunk %d: h unequal %lld of %lld, worst %.2g; outs worst %.2g; pre "
-                  "%.2g; weights %.2g; logits %.2g; integers wrong %lld of %lld %s\n",
-                  config, file, chunk, (long long)t.h.unequal, (long long)t.h.count, t.h.worst,
-                  t.outs.worst, t.pre.worst, t.weights.worst, logits, (long long)t.wrong_integers,
-                  (long long)t.integers, t.first_wrong);
-    /* The limits of tests/data/golden/README.md: a deliberate mistake moves 14 % and more. */
+    print_message(
+        "    %s/%s chunk %d: h unequal %lld of %lld, worst %.2g; outs worst %.2g; pre "
+        "%.2g; weights %.2g; logits %.2g; latent ties %lld; integers wrong %lld of %lld %s\n",
+        config, file, chunk, (long long)t.h.unequal, (long long)t.h.count, t.h.worst, t.outs.worst,
+        t.pre.worst, t.weights.worst, logits, (long long)t.latent_ties, (long long)t.wrong_integers,
+        (long long)t.integers, t.first_wrong);
+    /* The limits of tests/data/golden/README.md: a deliberate mistake moves 14 % and more. A flip
+     * inside a layer shows in its mix and weights; deep's narrow streams feel it most. */
     assert_true(t.h.count > 0 && t.integers > 0);
     assert_int_equal(t.wrong_integers, 0);
     assert_true(share <= 0.01);
     assert_true(t.h.worst < 0.04);
-    assert_true(t.pre.worst < 1e-3);
-    assert_true(t.weights.worst < 1e-3);
+    assert_true(t.pre.worst < 2e-3);
+    assert_true(t.weights.worst < 2e-3);
     assert_true(logits < 2e-5);
+    case_close(&t.g);
+    fixture_close(&t.f);
+}
+
+/* Recorded are the boundary's input and everything behind it, for the rows that replay keeps. */
+static void check_replay(backend_kind kind, bool by_mask) {
+    trace t = {.prefix = "prefill.", .keep = 20};
+    di_error err = {0};
+    di_seq seq;
+    fixture_open(&t.f, testdata_path("tiny"), kind, 128);
+    case_open(&t.g, testdata_path("golden/tiny-replay/replay-064-keep020.safetensors"));
+    t.first_layer = t.f.c->boundary_layer - 1;
+    di_tensor tokens = case_get(&t.g, DI_I32, "tokens");
+    di_tensor wanted = case_get(&t.g, DI_F32, "prefill.logits");
+    int n = (int)tokens.shape[0];
+    assert_int_equal(((const int32_t *)case_get(&t.g, DI_I32, "keep").data)[0], t.keep);
+    float *logits = test_malloc((size_t)elements_from(&wanted, 0) * sizeof *logits);
+    di_model_observe(t.f.m, by_mask ? observe_masked : observe, &t);
+    t.f.m->o.replay_by_mask = by_mask;
+    assert_true(di_seq_open(t.f.cache, &seq, &err));
+    fixture_forward(&t.f, &seq, tokens.data, n, t.keep, n - t.keep, logits);
+    tally gap = {0};
+    tally_f32(&gap, logits, wanted.data, elements_from(&wanted, 0));
+    print_message("    h unequal %lld of %lld, worst %.2g; pre %.2g; logits %.2g\n",
+                  (long long)t.h.unequal, (long long)t.h.count, t.h.worst, t.pre.worst, gap.worst);
+    assert_true(t.h.count > 0 && t.h.unequal <= t.h.count / 100);
+    assert_true(t.h.worst < 0.04);
+    assert_true(t.pre.worst < 2e-3);
+    assert_true(gap.worst < 2e-5);
+    di_seq_close(t.f.cache, &seq);
+    test_free(logits);
     case_close(&t.g);
     fixture_close(&t.f);
 }
@@ -290,6 +340,13 @@ static void test_cpu_layers_equal_the_traces_in_any_chunks(void **state) {
     }
 }
 
+static void test_layers_equal_bounded_replay(void **state) {
+    (void)state;
+    check_replay(BACKEND_REF, false);
+    check_replay(BACKEND_CPU, false);
+    check_replay(BACKEND_CPU, true);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ref_layers_equal_the_tiny_trace),
@@ -299,6 +356,7 @@ int main(void) {
         cmocka_unit_test(test_cpu_layers_equal_the_wide_trace),
         cmocka_unit_test(test_cpu_layers_equal_the_deep_trace),
         cmocka_unit_test(test_cpu_layers_equal_the_traces_in_any_chunks),
+        cmocka_unit_test(test_layers_equal_bounded_replay),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,6 +10,8 @@
 #include "support/cmocka.h"
 
 #include "base/alloc.h"
+#include "model/graph.h"
+#include "ops/address.h"
 #include "ops/cpu/cpu.h"
 #include "ops/ref/ref.h"
 
@@ -117,6 +119,44 @@ void fixture_forward(fixture *f, di_seq *seq, const int32_t *tokens, int n, int 
     if (!di_seq_reserve(f->cache, seq, seq->len + n, &err) ||
         !di_model_forward(f->m, &part, 1, logits, &err)) {
         fail_msg("%s", err.message);
+    }
+}
+
+/* ---- latents ---------------------------------------------------------------------------------*/
+
+static uint8_t code_at(const uint8_t *codes, int j) {
+    return j % 2 ? codes[j / 2] >> 4 : codes[j / 2] & 15;
+}
+
+static void set_code(uint8_t *codes, int j, uint8_t code) {
+    codes[j / 2] =
+        (uint8_t)(j % 2 ? (codes[j / 2] & 15) | code << 4 : (codes[j / 2] & 0xf0) | code);
+}
+
+int64_t store_latents_as_recorded(fixture *f, int layer, const di_bf16 *latents) {
+    int ratio = f->c->layers[layer].ratio, dim = f->c->head_dim;
+    const di_pass *pass = &f->m->all;
+    int64_t changed = 0;
+    for (int i = 0; i < pass->num_entries[ratio]; i++) {
+        const di_entry *e = &pass->entries[ratio][i];
+        uint8_t *record = (uint8_t *)di_latent_row(
+            di_cache_pool(f->cache), pass->seqs[e->seq].blocks, layer, ratio, e->entry);
+        for (int j = 0; j < dim; j++) {
+            float x = di_bf16_to_f32(latents[i * dim + j]);
+            float s = di_e4m3_to_f32(record[dim / 2 + j / 16]);
+            uint8_t ours = di_e2m1_from_f32(x * (1.0f / s)), theirs = di_e2m1_from_f32(x / s);
+            assert_int_equal(code_at(record, j), ours);
+            changed += ours != theirs;
+            set_code(record, j, theirs);
+        }
+    }
+    return changed;
+}
+
+void observe_latents(void *user, const char *name, int layer, void *data, size_t bytes) {
+    (void)bytes;
+    if (strcmp(name, "latents") == 0) {
+        store_latents_as_recorded(user, layer, data);
     }
 }
 

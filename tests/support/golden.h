@@ -42,6 +42,15 @@ void fixture_close(fixture *f);
 void fixture_forward(fixture *f, di_seq *seq, const int32_t *tokens, int n, int num_logits,
                      int64_t replay_from, float *logits);
 
+/* The recorded vectors divide a latent by its scale where the engine multiplies by the reciprocal
+ * (docs/numerics.md): codes differ in exact ties under scales of mantissa 1.875. For an observer's
+ * "latents" of `layer`: fails the test unless every stored code is the engine's, then stores the
+ * recorded rule's instead, so that what is left to compare is the rest. Returns codes changed. */
+int64_t store_latents_as_recorded(fixture *f, int layer, const di_bf16 *latents);
+
+/* An observer (user: fixture) that does only that. */
+void observe_latents(void *user, const char *name, int layer, void *data, size_t bytes);
+
 /* How far two arrays lie apart. */
 typedef struct tally {
     double worst; /* largest |difference| */
