@@ -2,6 +2,8 @@
  * order, but with a list of faults that lets them all go on. */
 #include "weights/inspect.h"
 
+#include <assert.h>
+#include <string.h>
 #include <sys/stat.h>
 
 #include "base/error.h"
@@ -93,6 +95,47 @@ const char *di_layer_mode_name(di_layer_mode mode) {
     return names[mode];
 }
 
+size_t di_config_lines(const di_config *c, di_config_line lines[DI_MAX_CONFIG_LINES]) {
+    const di_config_line all[] = {
+        {"num_hidden_layers", c->num_hidden_layers},
+        {"boundary_layer", c->boundary_layer}, /* ours: where the decoder half begins */
+        {"hidden_size", c->hidden_size},
+        {"hc_mult", c->hc_mult},
+        {"vocab_size", c->vocab_size},
+        {"max_position_embeddings", c->max_position_embeddings},
+        {"num_attention_heads", c->num_attention_heads},
+        {"head_dim", c->head_dim},
+        {"qk_rope_head_dim", c->qk_rope_head_dim},
+        {"q_lora_rank", c->q_lora_rank},
+        {"o_lora_rank", c->o_lora_rank},
+        {"o_groups", c->o_groups},
+        {"sliding_window", c->sliding_window},
+        {"index_n_heads", c->index_n_heads},
+        {"index_head_dim", c->index_head_dim},
+        {"index_topk", c->index_topk},
+        {"candidate_source_layer_id", c->candidate_source_layer_id},
+        {"candidate_topk_blocks", c->candidate_topk_blocks},
+        {"candidate_block_size", c->candidate_block_size},
+        {"n_routed_experts", c->n_routed_experts},
+        {"n_shared_experts", c->n_shared_experts},
+        {"num_experts_per_tok", c->num_experts_per_tok},
+        {"moe_intermediate_size", c->moe_intermediate_size},
+        {"engram_vocab_size", c->engram_vocab_size},
+        {"engram_max_ngram_size", c->engram_max_ngram_size},
+        {"engram_n_heads", c->engram_n_heads},
+        {"engram_head_dim", c->engram_head_dim},
+        {"engram_compressed_vocab_size", c->engram_compressed_vocab_size},
+        {"num_nextn_predict_layers", c->num_nextn_predict_layers},
+        {"dspark_block_size", c->dspark_block_size},
+        {"dspark_markov_rank", c->dspark_markov_rank},
+        {"dspark_n_routed_experts", c->dspark_n_routed_experts},
+        {"dspark_num_experts_per_tok", c->dspark_num_experts_per_tok},
+    };
+    static_assert(sizeof all / sizeof *all <= DI_MAX_CONFIG_LINES, "enlarge DI_MAX_CONFIG_LINES");
+    memcpy(lines, all, sizeof all);
+    return sizeof all / sizeof *all;
+}
+
 static void examine(di_inspection *x, const di_inspect_options *o) {
     di_error fault;
     x->has_config = di_config_read(&x->weights.config, x->folder, &fault);
@@ -127,9 +170,7 @@ bool di_inspect(const char *folder, const di_inspect_options *o, FILE *out, size
     bool ok = !x.faults.out_of_memory;
     if (!ok) {
         di_fail(err, DI_ERR_NO_MEMORY, "%s", x.faults.first.message);
-    } else if (!o->json) {
-        di_inspection_write_text(&x, o, out);
-    } else if (!di_inspection_write_json(&x, o, out)) {
+    } else if (!(o->json ? di_inspection_write_json : di_inspection_write_text)(&x, o, out)) {
         ok = di_fail(err, DI_ERR_NO_MEMORY, "%s: no memory for the report", folder);
     }
     if (ok && (fflush(out) != 0 || ferror(out))) {

@@ -24,27 +24,11 @@ static json_t *size_value(const char *key, const char *name, const di_size *s) {
 }
 
 static bool put_config(const di_config *c, FILE *out) {
-    const struct {
-        const char *key;
-        int value;
-    } fields[] = {
-        {"num_hidden_layers", c->num_hidden_layers},
-        {"boundary_layer", c->boundary_layer},
-        {"hidden_size", c->hidden_size},
-        {"num_attention_heads", c->num_attention_heads},
-        {"head_dim", c->head_dim},
-        {"sliding_window", c->sliding_window},
-        {"index_topk", c->index_topk},
-        {"n_routed_experts", c->n_routed_experts},
-        {"num_experts_per_tok", c->num_experts_per_tok},
-        {"vocab_size", c->vocab_size},
-        {"max_position_embeddings", c->max_position_embeddings},
-        {"num_nextn_predict_layers", c->num_nextn_predict_layers},
-        {"dspark_block_size", c->dspark_block_size},
-    };
+    di_config_line lines[DI_MAX_CONFIG_LINES];
+    size_t count = di_config_lines(c, lines);
     json_t *config = json_object();
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
-        if (json_object_set_new(config, fields[i].key, json_integer(fields[i].value)) != 0) {
+    for (size_t i = 0; i < count; i++) {
+        if (json_object_set_new(config, lines[i].name, json_integer(lines[i].value)) != 0) {
             json_decref(config);
             return false;
         }

@@ -1,6 +1,8 @@
 /* Writing an inspection for people: plain text, numbers in columns. See inspection.h. */
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "weights/inspection.h"
 
 /* "510,286,023,000"; text of at least 27 bytes. */
@@ -19,31 +21,11 @@ static const char *grouped(char *text, uint64_t value) {
 }
 
 static void write_config(const di_config *c, FILE *out) {
+    di_config_line lines[DI_MAX_CONFIG_LINES];
+    size_t count = di_config_lines(c, lines);
     fprintf(out, "\nConfiguration\n");
-    fprintf(out, "  layers       %d (encoder half %d, decoder half %d)\n", c->num_hidden_layers,
-            c->boundary_layer, c->num_hidden_layers - c->boundary_layer);
-    fprintf(out, "  hidden       %d, %d hyper-connection streams\n", c->hidden_size, c->hc_mult);
-    fprintf(out, "  attention    %d heads x %d (rotary %d), window %d\n", c->num_attention_heads,
-            c->head_dim, c->qk_rope_head_dim, c->sliding_window);
-    fprintf(out, "  selection    top %d by %d heads x %d", c->index_topk, c->index_n_heads,
-            c->index_head_dim);
-    if (c->candidate_source_layer_id >= 0) {
-        fprintf(out, ", from layer %d on among %d blocks of %d", c->candidate_source_layer_id,
-                c->candidate_topk_blocks, c->candidate_block_size);
-    }
-    fprintf(out, "\n  experts      %d routed (top %d) + %d shared, width %d\n", c->n_routed_experts,
-            c->num_experts_per_tok, c->n_shared_experts, c->moe_intermediate_size);
-    fprintf(out, "  vocabulary   %d\n", c->vocab_size);
-    fprintf(out, "  positions    %d\n", c->max_position_embeddings);
-    if (c->num_engram_layers) {
-        fprintf(out, "  engram       %d layers, %d columns x %d, n-grams up to %d\n",
-                c->num_engram_layers, c->engram_columns, c->engram_head_dim,
-                c->engram_max_ngram_size);
-    }
-    if (c->num_nextn_predict_layers) {
-        fprintf(out, "  draft        %d stages, block of %d, %d experts (top %d)\n",
-                c->num_nextn_predict_layers, c->dspark_block_size, c->dspark_n_routed_experts,
-                c->dspark_num_experts_per_tok);
+    for (size_t i = 0; i < count; i++) {
+        fprintf(out, "  %-28s %10lld\n", lines[i].name, (long long)lines[i].value);
     }
 }
 
@@ -104,21 +86,96 @@ static void write_memory(const di_inspection *x, FILE *out) {
     fprintf(out, "  each sequence        %s bytes\n", grouped(text, x->state_bytes));
 }
 
+/* ---- tensors --------------------------------------------------------------------------------- */
+
+static void write_shape(FILE *out, const di_shard_tensor *t) {
+    char text[96] = "";
+    size_t used = 0;
+    for (int k = 0; k < t->rank; k++) {
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%lld", k ? ", " : "",
+                                 (long long)t->shape[k]);
+    }
+    fprintf(out, "%-8s [%s]", di_dtype_name(t->dtype), text);
+}
+
 static void write_tensors(const di_checkpoint *c, FILE *out) {
-    fprintf(out, "\nTensors (dtype, shape, part, file, offset, bytes)\n");
+    fprintf(out, "\nTensors: dtype, shape, part, file, offset, bytes\n");
     for (size_t i = 0; i < c->num_tensors; i++) {
         const di_stored_tensor *t = &c->tensors[i];
         const di_shard *s = &c->shards[t->shard];
         const char *slash = strrchr(s->path, '/');
-        fprintf(out, "  %.*s  %s  [", (int)t->name_length, t->name,
-                di_dtype_name(t->tensor->dtype));
-        for (int k = 0; k < t->tensor->rank; k++) {
-            fprintf(out, "%s%lld", k ? ", " : "", (long long)t->tensor->shape[k]);
-        }
-        fprintf(out, "]  %s  %s  %llu  %llu\n", di_part_label(t->part), slash ? slash + 1 : s->path,
+        fprintf(out, "  %.*s  ", (int)t->name_length, t->name);
+        write_shape(out, t->tensor);
+        fprintf(out, "  %s  %s  %llu  %llu\n", di_part_label(t->part), slash ? slash + 1 : s->path,
                 (unsigned long long)di_shard_file_offset(s, t->tensor->begin),
                 (unsigned long long)(t->tensor->end - t->tensor->begin));
     }
+}
+
+static bool is_digit(char c) {
+    return c >= '0' && c <= '9';
+}
+
+/* Orders names as if every number in them were the same. */
+static int compare_patterns(const di_stored_tensor *a, const di_stored_tensor *b) {
+    size_t i = 0, k = 0;
+    while (i < a->name_length && k < b->name_length) {
+        bool number = is_digit(a->name[i]) && is_digit(b->name[k]);
+        if (!number && a->name[i] != b->name[k]) {
+            return (unsigned char)a->name[i] < (unsigned char)b->name[k] ? -1 : 1;
+        }
+        i++, k++;
+        while (number && i < a->name_length && is_digit(a->name[i])) {
+            i++;
+        }
+        while (number && k < b->name_length && is_digit(b->name[k])) {
+            k++;
+        }
+    }
+    return (i < a->name_length) - (k < b->name_length);
+}
+
+/* Zero for tensors that differ in nothing but the numbers in their names. */
+static int compare_kinds(const di_stored_tensor *a, const di_stored_tensor *b) {
+    int order = compare_patterns(a, b);
+    order = order ? order : (int)a->tensor->dtype - (int)b->tensor->dtype;
+    order = order ? order : a->tensor->rank - b->tensor->rank;
+    return order ? order : memcmp(a->tensor->shape, b->tensor->shape, sizeof a->tensor->shape);
+}
+
+static int by_kind(const void *a, const void *b) {
+    const di_stored_tensor *x = *(const di_stored_tensor *const *)a;
+    const di_stored_tensor *y = *(const di_stored_tensor *const *)b;
+    int order = compare_kinds(x, y);
+    if (order == 0 && x->name_length != y->name_length) {
+        return x->name_length < y->name_length ? -1 : 1;
+    }
+    return order ? order : memcmp(x->name, y->name, x->name_length);
+}
+
+/* One line for all that are alike: the first one's name and how many there are. */
+static bool write_kinds(const di_checkpoint *c, FILE *out) {
+    const di_stored_tensor **sorted = di_alloc(c->num_tensors * sizeof *sorted);
+    if (!sorted) {
+        return false;
+    }
+    for (size_t i = 0; i < c->num_tensors; i++) {
+        sorted[i] = &c->tensors[i];
+    }
+    qsort(sorted, c->num_tensors, sizeof *sorted, by_kind);
+    fprintf(out, "\nTensors (one of those that are alike, how many, dtype, shape)\n");
+    for (size_t i = 0, end; i < c->num_tensors; i = end) {
+        for (end = i + 1; end < c->num_tensors; end++) {
+            if (compare_kinds(sorted[i], sorted[end]) != 0) {
+                break;
+            }
+        }
+        fprintf(out, "  %-44.*s %6zu  ", (int)sorted[i]->name_length, sorted[i]->name, end - i);
+        write_shape(out, sorted[i]->tensor);
+        fprintf(out, "\n");
+    }
+    di_free(sorted);
+    return true;
 }
 
 static void write_faults(const di_faults *f, FILE *out) {
@@ -135,7 +192,7 @@ static void write_faults(const di_faults *f, FILE *out) {
     }
 }
 
-void di_inspection_write_text(const di_inspection *x, const di_inspect_options *o, FILE *out) {
+bool di_inspection_write_text(const di_inspection *x, const di_inspect_options *o, FILE *out) {
     char tensors[32], bytes[32];
     fprintf(out, "%s", x->folder);
     if (x->checkpoint) {
@@ -154,8 +211,12 @@ void di_inspection_write_text(const di_inspection *x, const di_inspect_options *
     if (x->checkpoint && x->has_config) {
         write_memory(x, out);
     }
+    bool ok = true;
     if (x->checkpoint && o->tensors) {
         write_tensors(x->checkpoint, out);
+    } else if (x->checkpoint) {
+        ok = write_kinds(x->checkpoint, out);
     }
     write_faults(&x->faults, out);
+    return ok;
 }

@@ -33,9 +33,18 @@ typedef struct di_inspection {
     uint64_t state_bytes;      /* a sequence's fixed state: window and draft rings, open groups */
 } di_inspection;
 
-void di_inspection_write_text(const di_inspection *x, const di_inspect_options *o, FILE *out);
+/* A line of the configuration: the released name and the value. */
+typedef struct di_config_line {
+    const char *name;
+    int64_t value;
+} di_config_line;
 
-/* False when memory is short. */
+enum { DI_MAX_CONFIG_LINES = 48 };
+
+size_t di_config_lines(const di_config *c, di_config_line lines[DI_MAX_CONFIG_LINES]);
+
+/* False when memory is short; what could not be written shows in ferror(out). */
+bool di_inspection_write_text(const di_inspection *x, const di_inspect_options *o, FILE *out);
 bool di_inspection_write_json(const di_inspection *x, const di_inspect_options *o, FILE *out);
 
 /* Elements a tensor stands for: 0 for scales, two a byte for packed FP4. */

@@ -1,6 +1,7 @@
 /* Looking for values that no arithmetic survives: NaN codes, NaN scales, infinities. Called when a
  * checkpoint is opened (quickly) and by inspect (thoroughly). Declared in bind.h. */
 #include <string.h>
+#include <sys/mman.h>
 
 #include "weights/bind.h"
 
@@ -75,7 +76,18 @@ static bool quick(const di_stored_tensor *t, size_t bytes) {
     return bytes <= QUICK_TENSOR_BYTES;
 }
 
-bool di_check_values(const di_checkpoint *c, di_check_depth depth, di_faults *faults) {
+/* A quick check touches few pages here and there; reading ahead of them would be most of its time.
+ */
+static void advise(const di_checkpoint *c, int advice) {
+    for (size_t i = 0; i < c->num_shards; i++) {
+        const di_shard *s = &c->shards[i];
+        if (s->map.data) {
+            (void)madvise((void *)s->map.data, s->map.size, advice);
+        }
+    }
+}
+
+static bool check_tensors(const di_checkpoint *c, di_check_depth depth, di_faults *faults) {
     for (size_t i = 0; i < c->num_tensors; i++) {
         const di_stored_tensor *t = &c->tensors[i];
         size_t bytes = (size_t)(t->tensor->end - t->tensor->begin);
@@ -96,4 +108,11 @@ bool di_check_values(const di_checkpoint *c, di_check_depth depth, di_faults *fa
         }
     }
     return true;
+}
+
+bool di_check_values(const di_checkpoint *c, di_check_depth depth, di_faults *faults) {
+    advise(c, depth == DI_CHECK_QUICK ? MADV_RANDOM : MADV_SEQUENTIAL);
+    bool ok = check_tensors(c, depth, faults);
+    advise(c, MADV_NORMAL);
+    return ok;
 }
