@@ -17,8 +17,9 @@ typedef struct trace {
     golden_case g;
     const char *prefix; /* "prefill." or "decode." */
     int keep;           /* bounded replay: rows kept, 0 = all */
-    int first_layer;    /* replay: recorded from here on, and h and pre only */
-    int64_t row;        /* first recorded row of this call */
+    int first_layer; /* replay: h and pre are recorded from this layer on, whose own are given, not
+                        compared: the layers below ran end to end */
+    int64_t row;     /* first recorded row of this call */
     int64_t num_rows;
     tally h, pre, weights, outs;
     int64_t integers, wrong_integers, latent_ties;
@@ -113,11 +114,15 @@ static void observe(void *user, const char *name, int layer, void *data, size_t 
         tally_f32(&t->weights, data, wanted, t->num_rows * width);
     } else if (strcmp(name, "h") == 0) {
         const di_bf16 *wanted = recorded(t, DI_BF16, layer, name, &width);
-        tally_bf16(&t->h, data, wanted, (int64_t)bytes / (int64_t)sizeof *wanted);
+        if (t->keep == 0 || layer > t->first_layer) {
+            tally_bf16(&t->h, data, wanted, (int64_t)(bytes / sizeof *wanted));
+        }
         t->f.be->ops->upload(t->f.be, data, wanted, bytes);
     } else if (strcmp(name, "pre") == 0) {
         const float *wanted = recorded(t, DI_F32, layer, name, &width);
-        tally_f32(&t->pre, data, wanted, (int64_t)bytes / (int64_t)sizeof *wanted);
+        if (t->keep == 0 || layer > t->first_layer) {
+            tally_f32(&t->pre, data, wanted, (int64_t)(bytes / sizeof *wanted));
+        }
         t->f.be->ops->upload(t->f.be, data, wanted, bytes);
     } else {
         compare_out(t, name, layer, data);
