@@ -1,0 +1,105 @@
+/* N-gram table rows through one product, and the gate that adds them to the streams. */
+#include <math.h>
+#include <string.h>
+
+#include "ops/cpu/fmath.h"
+#include "ops/cpu/internal.h"
+
+enum { ENGRAM_BATCH = 2 * DI_CPU_PRODUCT_ROWS };
+
+typedef struct engram_call {
+    di_cpu *cpu;
+    int columns, hc;
+    const di_tensor *table, *wkv, *q_weight, *k_weight;
+    size_t d;
+    float eps;
+} engram_call;
+
+/* One token's table rows, codes times scales, side by side in lane order. A table row is a window
+ * record's layout cut in two: its codes and its scales lie apart. */
+static void look_up(const engram_call *c, const int64_t *rows, float *a) {
+    int width = (int)c->table->shape[1], scales = width / 32;
+    uint8_t record[8192 + 256];
+    for (int i = 0; i < c->columns; i++) {
+        const uint8_t *codes = (const uint8_t *)c->table->data + (size_t)rows[i] * (size_t)width;
+        for (int b = 0; b < width; b += 8192) {
+            int n = width - b < 8192 ? width - b : 8192;
+            memcpy(record, codes + b, (size_t)n);
+            memcpy(record + n, c->table->scale + (size_t)rows[i] * (size_t)scales + b / 32,
+                   (size_t)n / 32);
+            c->cpu->k->window_row(record, n, a + (size_t)i * (size_t)width + b);
+        }
+    }
+}
+
+/* kv: keys of the hc streams, then the value, [hc + 1][d]. */
+static void add_gated(const engram_call *c, const di_bf16 *kv, int stream, di_bf16 *h) {
+    const di_cpu_kernels *k = c->cpu->k;
+    size_t d = c->d, at = (size_t)stream * d;
+    const di_bf16 *key = kv + at;
+    float width = (float)c->d;
+    float h_square = (float)(k->squares(h, d) / (double)d);
+    float key_square = (float)(k->squares(key, d) / (double)d);
+    float rho = (1.0f / sqrtf(h_square + c->eps)) * (1.0f / sqrtf(key_square + c->eps));
+    float dot = (float)k->triple(h, (const di_bf16 *)c->q_weight->data + at,
+                                 (const di_bf16 *)c->k_weight->data + at, key, d);
+    dot = dot * rho * (float)(1 / sqrt((double)width));
+    float size = fabsf(dot);
+    size = size < 1e-6f ? 1e-6f : size;
+    float gate = di_sigmoidf(copysignf(sqrtf(size), dot));
+    k->add_scaled(kv + (size_t)c->hc * d, gate, d, h);
+}
+
+/* tokens: row numbers of h, those that are not skipped. */
+static void engram_batch(const engram_call *c, const int64_t *rows, const int32_t *tokens, int n,
+                         di_bf16 *h) {
+    di_cpu *cpu = c->cpu;
+    int k = (int)c->wkv->shape[1];
+    size_t out = (size_t)c->wkv->shape[0], ld = di_cpu_row_floats(k);
+    float *a = di_cpu_scratch(cpu, DI_CPU_USE_A, (size_t)n, ld * sizeof *a);
+    const float **list = di_cpu_scratch(cpu, DI_CPU_USE_ROWS, (size_t)n, sizeof *list);
+    di_bf16 *kv = di_cpu_scratch(cpu, DI_CPU_USE_X, (size_t)n, out * sizeof *kv);
+    if (cpu->failed) {
+        return;
+    }
+#pragma omp parallel for num_threads(di_cpu_threads_for(cpu, (double)n *k))
+    for (int i = 0; i < n; i++) {
+        look_up(c, rows + (size_t)tokens[i] * (size_t)c->columns, a + (size_t)i * ld);
+        list[i] = a + (size_t)i * ld;
+    }
+    di_cpu_job job = {
+        .w = di_cpu_matrix_of(c->wkv),
+        .rows = (int64_t)out,
+        .a = list,
+        .m = n,
+        .yb = kv,
+        .ldy = out,
+    };
+    di_cpu_run(cpu, &job, 1);
+    if (cpu->failed) {
+        return;
+    }
+#pragma omp parallel for num_threads(di_cpu_threads_for(cpu, (double)n * c->hc * (double)c->d * 4))
+    for (int i = 0; i < n * c->hc; i++) {
+        int t = i / c->hc, stream = i % c->hc;
+        add_gated(c, kv + (size_t)t * out, stream,
+                  h + ((size_t)tokens[t] * (size_t)c->hc + (size_t)stream) * c->d);
+    }
+}
+
+void di_cpu_engram(di_backend *be, const int64_t *rows, int n, int columns, const di_tensor *table,
+                   const di_tensor *wkv, const di_tensor *q_weight, const di_tensor *k_weight,
+                   int hc, int d, float eps, di_bf16 *h) {
+    engram_call c = {di_cpu_of(be), columns, hc, table, wkv, q_weight, k_weight, (size_t)d, eps};
+    int32_t tokens[ENGRAM_BATCH];
+    int m = 0;
+    for (int t = 0; t < n && !c.cpu->failed; t++) {
+        if (rows[(size_t)t * (size_t)columns] >= 0) {
+            tokens[m++] = t;
+        }
+        if (m == ENGRAM_BATCH || (t == n - 1 && m > 0)) {
+            engram_batch(&c, rows, tokens, m, h);
+            m = 0;
+        }
+    }
+}

@@ -1,0 +1,150 @@
+/* What the files of the CPU backend share: the backend's struct, scratch memory, the runner of
+ * matrix products, and every op's prototype. Included only inside ops/cpu. */
+#ifndef DI_OPS_CPU_INTERNAL_H
+#define DI_OPS_CPU_INTERNAL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ops/cpu/cpu.h"
+#include "ops/cpu/kernels.h"
+#include "ops/ops.h"
+
+/* Scratch memory grows on demand and is kept; one buffer for each use inside an op. */
+typedef enum di_cpu_use {
+    DI_CPU_USE_THREADS, /* di_cpu_thread_scratch */
+    DI_CPU_USE_A,       /* activation rows in lane order */
+    DI_CPU_USE_B,       /* a second set of them */
+    DI_CPU_USE_ROWS,    /* pointers to activation rows */
+    DI_CPU_USE_JOBS,
+    DI_CPU_USE_LIST, /* integers: orders, compact lists */
+    DI_CPU_USE_X,    /* results on their way: three kinds */
+    DI_CPU_USE_Y,
+    DI_CPU_USE_Z,
+    DI_CPU_NUM_USES,
+} di_cpu_use;
+
+typedef struct di_cpu {
+    di_backend base;
+    const di_cpu_kernels *k;
+    di_cpu_isa isa;
+    int threads;
+    size_t failed; /* bytes that could not be had since the last sync; until then ops do nothing */
+    struct {
+        void *data;
+        size_t bytes;
+    } scratch[DI_CPU_NUM_USES];
+} di_cpu;
+
+static inline di_cpu *di_cpu_of(di_backend *be) {
+    return (di_cpu *)be;
+}
+
+/* count * size bytes, 64-byte aligned, valid until the next call with the same use. NULL when
+ * memory is short: the fault is remembered and the op returns. */
+void *di_cpu_scratch(di_cpu *cpu, di_cpu_use use, size_t count, size_t size);
+
+/* `floats` of scratch for each thread; thread i's part begins at i * *stride. */
+float *di_cpu_thread_scratch(di_cpu *cpu, size_t floats, size_t *stride);
+
+/* Threads worth using for that many elementary operations (multiply-adds). */
+int di_cpu_threads_for(const di_cpu *cpu, double operations);
+
+/* Floats from one row in lane order to the next: whole blocks, and an odd number of cache lines so
+ * that rows do not fall on each other in the cache. */
+static inline size_t di_cpu_row_floats(int k) {
+    return ((size_t)k + 31) / 32 * 32 + 16;
+}
+
+/* ---- matrix products (linear.c) ----------------------------------------------------------------
+ */
+
+/* y rows of one product: [rows of w] f32 or bf16 values (the other pointer NULL), ld apart; the row
+ * of a[i] is y row index[i], or i when index is NULL. */
+typedef struct di_cpu_job {
+    di_cpu_matrix w;
+    int64_t row0, rows; /* rows of w that take part */
+    const float *const *a;
+    int m;
+    float *yf;
+    di_bf16 *yb;
+    size_t ldy;
+    const int32_t *index;
+    int64_t first_task; /* the runner's */
+} di_cpu_job;
+
+di_cpu_matrix di_cpu_matrix_of(const di_tensor *w);
+
+/* All jobs in one parallel region. */
+void di_cpu_run(di_cpu *cpu, di_cpu_job *jobs, int num_jobs);
+
+/* Rows of x [n, k], ldx apart, in lane order, quantised by Q8 or not; *rows: pointers to them.
+ * Lives in USE_A and USE_ROWS. false without memory. */
+bool di_cpu_activations(di_cpu *cpu, const di_bf16 *x, size_t ldx, int n, int k, bool quantise,
+                        float **a, const float ***rows);
+
+/* ---- selection (select.c) ----------------------------------------------------------------------
+ */
+
+/* Order of f32 scores as integers: a larger key is a better score, +0 and -0 are equal; 0 for what
+ * may never be chosen (infinities, NaN). */
+uint32_t di_cpu_score_key(float score);
+
+/* The k best of n keys, lower index first among equals, ascending, filled up with -1; keys of 0 are
+ * never chosen. */
+void di_cpu_select(const uint32_t *keys, int64_t n, int k, int32_t *chosen);
+
+/* ---- ops ---------------------------------------------------------------------------------------
+ */
+
+void di_cpu_embed(di_backend *be, const int32_t *tokens, int n, const di_tensor *table, int hc,
+                  di_bf16 *h, float *pre);
+void di_cpu_gather_rows(di_backend *be, const void *from, const int32_t *rows, int n, size_t bytes,
+                        void *to);
+void di_cpu_rms_norm(di_backend *be, const di_bf16 *x, const di_tensor *w, float eps, int n,
+                     int dim, di_bf16 *y);
+void di_cpu_rope_table(di_backend *be, const int64_t *positions, int n, const float *freq,
+                       di_rope_table table);
+void di_cpu_rope(di_backend *be, di_bf16 *x, int n, int heads, int dim, di_rope_table table,
+                 bool inverse);
+
+void di_cpu_mhc_coeffs(di_backend *be, const di_bf16 *h, int n, int hc, const di_tensor *fn,
+                       const di_tensor *base, const di_tensor *scale, float norm_eps, float hc_eps,
+                       int sinkhorn_iters, float *pre, float *post, float *comb);
+void di_cpu_mhc_pre(di_backend *be, const di_bf16 *h, const float *pre, int n, int hc, int d,
+                    di_bf16 *out);
+void di_cpu_mhc_post(di_backend *be, const di_bf16 *y, const float *post, const float *comb, int n,
+                     int hc, int d, di_bf16 *h);
+
+void di_cpu_linear(di_backend *be, const di_bf16 *x, int n, const di_tensor *w, di_bf16 *y);
+void di_cpu_linear_f32(di_backend *be, const di_bf16 *x, int n, const di_tensor *w, float *y);
+void di_cpu_linear_grouped(di_backend *be, const di_bf16 *x, int n, int groups, const di_tensor *w,
+                           di_bf16 *y);
+
+void di_cpu_window_quant(di_backend *be, const di_bf16 *kv, int n, int dim, uint8_t *records);
+void di_cpu_window_store(di_backend *be, const di_step *step, int layer, const uint8_t *records);
+void di_cpu_compress(di_backend *be, const di_step *step, int layer, int ratio, const float *k,
+                     const float *g, const di_entry *entries, int m, int dim, di_bf16 *latents);
+void di_cpu_entry_store(di_backend *be, const di_step *step, int layer, int ratio,
+                        const di_entry *entries, int m, const di_bf16 *latents, int dim,
+                        const di_bf16 *keys, int key_dim);
+
+void di_cpu_index_topk(di_backend *be, const di_step *step, int source, int ratio, const di_bf16 *q,
+                       const di_bf16 *weights, int heads, int key_dim, int k, int32_t *candidates,
+                       bool build, int max_blocks, int block_size, int32_t *topk);
+void di_cpu_attention(di_backend *be, const di_step *step, int layer, int window, int source,
+                      int ratio, const di_bf16 *q, int heads, int dim, const uint8_t *records,
+                      const int32_t *topk, int k, const di_tensor *sink, di_bf16 *out);
+
+void di_cpu_route(di_backend *be, const di_bf16 *x, int n, const di_tensor *gate,
+                  const di_tensor *bias, const di_tensor *bias_vl, const uint8_t *image, float temp,
+                  int top_k, bool norm, float scale, int32_t *experts, float *weights);
+void di_cpu_moe(di_backend *be, const di_bf16 *x, int n, const int32_t *experts,
+                const float *weights, int top_k, const di_expert *table, int num_experts,
+                const di_expert *shared, float limit, di_bf16 *y);
+void di_cpu_engram(di_backend *be, const int64_t *rows, int n, int columns, const di_tensor *table,
+                   const di_tensor *wkv, const di_tensor *q_weight, const di_tensor *k_weight,
+                   int hc, int d, float eps, di_bf16 *h);
+
+#endif

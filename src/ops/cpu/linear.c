@@ -1,0 +1,206 @@
+/* Matrix products: the runner that cuts them into tasks, and the linear ops. A task is a stretch of
+ * weight rows times up to DI_CPU_PRODUCT_ROWS activation rows; how the work is cut never reaches a
+ * result (kernels.h: every sum has its own fixed order). */
+#include <omp.h>
+
+#include "ops/cpu/internal.h"
+
+enum { LINEAR_BATCH = 10 * DI_CPU_PRODUCT_ROWS }; /* activation rows in scratch memory at a time */
+
+di_cpu_matrix di_cpu_matrix_of(const di_tensor *w) {
+    int64_t k = w->shape[w->rank - 1], rows = 1;
+    for (int i = 0; i < w->rank - 1; i++) {
+        rows *= w->shape[i];
+    }
+    return (di_cpu_matrix){
+        .dtype = w->dtype,
+        .data = w->data,
+        .scale = w->scale,
+        .rows = rows,
+        .k = (int)k,
+        .row_bytes = (size_t)k * (size_t)di_dtype_bits(w->dtype) / 8,
+        .scale_rows = w->scale_block[0],
+    };
+}
+
+/* ---- tasks -------------------------------------------------------------------------------------
+ */
+
+static int64_t parts(int64_t n, int64_t size) {
+    return (n + size - 1) / size;
+}
+
+/* Numbers the tasks of all jobs for stretches of `cols` weight rows; returns how many there are. */
+static int64_t number_tasks(di_cpu_job *jobs, int num_jobs, int cols) {
+    int64_t tasks = 0;
+    for (int j = 0; j < num_jobs; j++) {
+        jobs[j].first_task = tasks;
+        tasks += parts(jobs[j].rows, cols) * parts(jobs[j].m, DI_CPU_PRODUCT_ROWS);
+    }
+    return tasks;
+}
+
+static const di_cpu_job *job_of_task(const di_cpu_job *jobs, int num_jobs, int64_t task) {
+    int low = 0, high = num_jobs; /* the last job with first_task <= task; empty jobs come before */
+    while (high - low > 1) {
+        int middle = (low + high) / 2;
+        if (jobs[middle].first_task <= task) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    return &jobs[low];
+}
+
+static void store_row(const di_cpu *cpu, const di_cpu_job *job, int i, int64_t col,
+                      const float *from, int cols) {
+    size_t row = (size_t)(job->index ? job->index[i] : i);
+    if (job->yb) {
+        cpu->k->round_row(from, (size_t)cols, job->yb + row * job->ldy + col);
+    } else {
+        float *to = job->yf + row * job->ldy + col;
+        for (int c = 0; c < cols; c++) {
+            to[c] = from[c];
+        }
+    }
+}
+
+/* Activation rows vary fastest, so that a stretch of weights is read from memory once. */
+static void run_task(const di_cpu *cpu, const di_cpu_job *job, int64_t task, int cols,
+                     float *scratch) {
+    int64_t row_parts = parts(job->m, DI_CPU_PRODUCT_ROWS);
+    int64_t col = task / row_parts * cols;
+    int i0 = (int)(task % row_parts) * DI_CPU_PRODUCT_ROWS;
+    int m = job->m - i0 < DI_CPU_PRODUCT_ROWS ? job->m - i0 : DI_CPU_PRODUCT_ROWS;
+    int n = job->rows - col < cols ? (int)(job->rows - col) : cols;
+    float *y = scratch;
+    cpu->k->product(&job->w, job->row0 + col, n, job->a + i0, m,
+                    scratch + DI_CPU_PRODUCT_ROWS * DI_CPU_PRODUCT_COLS, y, DI_CPU_PRODUCT_COLS);
+    for (int i = 0; i < m; i++) {
+        store_row(cpu, job, i0 + i, col, y + (size_t)i * DI_CPU_PRODUCT_COLS, n);
+    }
+}
+
+void di_cpu_run(di_cpu *cpu, di_cpu_job *jobs, int num_jobs) {
+    size_t floats = 0;
+    double work = 0;
+    for (int j = 0; j < num_jobs; j++) {
+        size_t needed = di_cpu_product_scratch(jobs[j].w.k);
+        floats = needed > floats ? needed : floats;
+        work += (double)jobs[j].m * (double)jobs[j].rows * jobs[j].w.k / 16;
+    }
+    size_t stride;
+    floats += DI_CPU_PRODUCT_ROWS * DI_CPU_PRODUCT_COLS;
+    float *scratch = di_cpu_thread_scratch(cpu, floats, &stride);
+    int threads = di_cpu_threads_for(cpu, work * 4), cols = DI_CPU_PRODUCT_COLS;
+    int64_t tasks = number_tasks(jobs, num_jobs, cols);
+    if (tasks < 6 * (int64_t)threads) {
+        cols = DI_CPU_BLOCK; /* shorter stretches, so that the threads end together */
+        tasks = number_tasks(jobs, num_jobs, cols);
+    }
+    if (!scratch) {
+        return;
+    }
+#pragma omp parallel for schedule(dynamic) num_threads(threads)
+    for (int64_t t = 0; t < tasks; t++) {
+        const di_cpu_job *job = job_of_task(jobs, num_jobs, t);
+        run_task(cpu, job, t - job->first_task, cols,
+                 scratch + stride * (size_t)omp_get_thread_num());
+    }
+}
+
+bool di_cpu_activations(di_cpu *cpu, const di_bf16 *x, size_t ldx, int n, int k, bool quantise,
+                        float **a, const float ***rows) {
+    size_t ld = di_cpu_row_floats(k);
+    *a = di_cpu_scratch(cpu, DI_CPU_USE_A, (size_t)n, ld * sizeof(float));
+    *rows = di_cpu_scratch(cpu, DI_CPU_USE_ROWS, (size_t)n, sizeof(float *));
+    if (!*a || !*rows) {
+        return false;
+    }
+    float *first = *a;
+    const float **list = *rows;
+#pragma omp parallel for num_threads(di_cpu_threads_for(cpu, (double)n *k * 4))
+    for (int i = 0; i < n; i++) {
+        float *row = first + (size_t)i * ld;
+        (quantise ? cpu->k->quant8 : cpu->k->widen)(x + (size_t)i * ldx, k, row);
+        list[i] = row;
+    }
+    return true;
+}
+
+/* ---- ops ---------------------------------------------------------------------------------------
+ */
+
+static void linear(di_cpu *cpu, const di_bf16 *x, int n, const di_tensor *w, float *yf,
+                   di_bf16 *yb) {
+    di_cpu_matrix matrix = di_cpu_matrix_of(w);
+    size_t k = (size_t)matrix.k, rows = (size_t)matrix.rows;
+    for (int t = 0; t < n && !cpu->failed; t += LINEAR_BATCH) {
+        int m = n - t < LINEAR_BATCH ? n - t : LINEAR_BATCH;
+        float *a;
+        const float **list;
+        if (!di_cpu_activations(cpu, x + (size_t)t * k, k, m, matrix.k, w->dtype != DI_BF16, &a,
+                                &list)) {
+            return;
+        }
+        di_cpu_job job = {
+            .w = matrix,
+            .rows = matrix.rows,
+            .a = list,
+            .m = m,
+            .yf = yf ? yf + (size_t)t * rows : NULL,
+            .yb = yb ? yb + (size_t)t * rows : NULL,
+            .ldy = rows,
+        };
+        di_cpu_run(cpu, &job, 1);
+    }
+}
+
+void di_cpu_linear(di_backend *be, const di_bf16 *x, int n, const di_tensor *w, di_bf16 *y) {
+    linear(di_cpu_of(be), x, n, w, NULL, y);
+}
+
+void di_cpu_linear_f32(di_backend *be, const di_bf16 *x, int n, const di_tensor *w, float *y) {
+    linear(di_cpu_of(be), x, n, w, y, NULL);
+}
+
+/* One job a group; the activations lie [row][group]. */
+static void grouped_batch(di_cpu *cpu, const di_bf16 *x, int n, int groups, const di_cpu_matrix *w,
+                          di_bf16 *y) {
+    int64_t m = w->rows / groups;
+    float *a;
+    const float **list;
+    di_cpu_job *jobs = di_cpu_scratch(cpu, DI_CPU_USE_JOBS, (size_t)groups, sizeof *jobs);
+    if (!jobs || !di_cpu_activations(cpu, x, (size_t)w->k, n * groups, w->k, false, &a, &list)) {
+        return;
+    }
+    for (int g = 0; g < groups; g++) { /* the list again, by groups */
+        for (int i = 0; i < n; i++) {
+            list[g * n + i] =
+                a + ((size_t)i * (size_t)groups + (size_t)g) * di_cpu_row_floats(w->k);
+        }
+        jobs[g] = (di_cpu_job){
+            .w = *w,
+            .row0 = g * m,
+            .rows = m,
+            .a = list + (size_t)g * (size_t)n,
+            .m = n,
+            .yb = y + g * m,
+            .ldy = (size_t)w->rows,
+        };
+    }
+    di_cpu_run(cpu, jobs, groups);
+}
+
+void di_cpu_linear_grouped(di_backend *be, const di_bf16 *x, int n, int groups, const di_tensor *w,
+                           di_bf16 *y) {
+    di_cpu *cpu = di_cpu_of(be);
+    di_cpu_matrix matrix = di_cpu_matrix_of(w);
+    enum { BATCH = 2 * DI_CPU_PRODUCT_ROWS };
+    for (int t = 0; t < n && !cpu->failed; t += BATCH) {
+        int m = n - t < BATCH ? n - t : BATCH;
+        grouped_batch(cpu, x + (size_t)t * (size_t)groups * (size_t)matrix.k, m, groups, &matrix,
+                      y + (size_t)t * (size_t)matrix.rows);
+    }
+}

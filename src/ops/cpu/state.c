@@ -1,0 +1,185 @@
+/* What a step writes into the state of sequences: window records, open groups, compressed entries
+ * and their index keys. Addresses: ops/address.h. */
+#include <string.h>
+
+#include "ops/address.h"
+#include "ops/cpu/fmath.h"
+#include "ops/cpu/internal.h"
+
+/* ---- window ------------------------------------------------------------------------------------
+ */
+
+/* Largest magnitude of n values; NaNs do not count. */
+static float largest(const di_bf16 *x, int n) {
+    uint16_t top = 0;
+    for (int i = 0; i < n; i++) {
+        uint16_t m = x[i] & 0x7fff;
+        m = m > 0x7f80 ? 0 : m;
+        top = m > top ? m : top;
+    }
+    return di_bf16_to_f32(top);
+}
+
+static void window_record(const di_bf16 *x, int dim, uint8_t *record) {
+    for (int b = 0; b < dim; b += 32) {
+        uint8_t byte = di_q8_scale(largest(x + b, 32));
+        float scale = di_e8m0_to_f32(byte);
+        record[dim + b / 32] = byte;
+        for (int i = 0; i < 32; i++) {
+            record[b + i] = di_e4m3_from_f32(di_bf16_to_f32(x[b + i]) / scale);
+        }
+    }
+}
+
+void di_cpu_window_quant(di_backend *be, const di_bf16 *kv, int n, int dim, uint8_t *records) {
+    di_cpu *cpu = di_cpu_of(be);
+    size_t bytes = (size_t)dim + (size_t)dim / 32;
+    if (cpu->failed) {
+        return;
+    }
+#pragma omp parallel for num_threads(di_cpu_threads_for(cpu, (double)n *dim * 8))
+    for (int t = 0; t < n; t++) {
+        window_record(kv + (size_t)t * (size_t)dim, dim, records + (size_t)t * bytes);
+    }
+}
+
+void di_cpu_window_store(di_backend *be, const di_step *step, int layer, const uint8_t *records) {
+    const di_state_layout *l = step->pool.layout;
+    if (di_cpu_of(be)->failed) {
+        return;
+    }
+    for (int s = 0; s < step->num_seqs; s++) {
+        const di_seq_rows *seq = &step->seqs[s];
+        int first = seq->num_rows > l->ring_rows ? seq->num_rows - l->ring_rows : 0;
+        for (int i = first; i < seq->num_rows; i++) {
+            uint8_t *to = di_ring_row(&step->pool, seq->slot, layer, seq->pos0 + i);
+            memcpy(to, records + (size_t)(seq->row0 + i) * l->window_bytes, l->window_bytes);
+        }
+    }
+}
+
+/* ---- compressor --------------------------------------------------------------------------------
+ */
+
+/* Where k and g of one token of a group lie: in this step's rows or in the open-group ring. */
+typedef struct group_token {
+    const float *k, *g;
+} group_token;
+
+static group_token find_token(const di_step *step, const di_seq_rows *seq, int layer,
+                              int64_t position, const float *k, const float *g, int dim) {
+    if (position >= seq->pos0) {
+        size_t row = (size_t)(seq->row0 + (position - seq->pos0)) * (size_t)dim;
+        return (group_token){k + row, g ? g + row : NULL};
+    }
+    const float *record = di_group_row(&step->pool, seq->slot, layer, position);
+    return (group_token){record, record + dim};
+}
+
+enum { MAX_RATIO = 16 };
+
+/* Per channel: weights softmax of g over the group, tokens ascending in every sum. */
+static void pool_group(const group_token *token, int ratio, int dim, di_bf16 *latent) {
+    for (int c = 0; c < dim; c++) {
+        float top = token[0].g[c], weight[MAX_RATIO], sum = 0, pooled = 0;
+        for (int i = 1; i < ratio; i++) {
+            top = token[i].g[c] > top ? token[i].g[c] : top;
+        }
+        for (int i = 0; i < ratio; i++) {
+            weight[i] = di_expf(token[i].g[c] - top);
+            sum += weight[i];
+        }
+        for (int i = 0; i < ratio; i++) {
+            pooled += token[i].k[c] * (weight[i] / sum);
+        }
+        latent[c] = di_bf16_from_f32(pooled);
+    }
+}
+
+static void keep_open_groups(const di_step *step, int layer, const float *k, const float *g,
+                             int dim) {
+    const di_state_layout *l = step->pool.layout;
+    for (int s = 0; s < step->num_seqs; s++) {
+        const di_seq_rows *seq = &step->seqs[s];
+        int first = seq->num_rows > l->group_rows ? seq->num_rows - l->group_rows : 0;
+        for (int i = first; i < seq->num_rows; i++) {
+            float *to = di_group_row(&step->pool, seq->slot, layer, seq->pos0 + i);
+            size_t row = (size_t)(seq->row0 + i) * (size_t)dim;
+            memcpy(to, k + row, (size_t)dim * sizeof *k);
+            memcpy(to + dim, g + row, (size_t)dim * sizeof *g);
+        }
+    }
+}
+
+void di_cpu_compress(di_backend *be, const di_step *step, int layer, int ratio, const float *k,
+                     const float *g, const di_entry *entries, int m, int dim, di_bf16 *latents) {
+    di_cpu *cpu = di_cpu_of(be);
+    if (cpu->failed) {
+        return;
+    }
+#pragma omp parallel for num_threads(di_cpu_threads_for(cpu, (double)m *dim *ratio * 16))
+    for (int i = 0; i < m; i++) {
+        const di_seq_rows *seq = &step->seqs[entries[i].seq];
+        di_bf16 *latent = latents + (size_t)i * (size_t)dim;
+        group_token token[MAX_RATIO];
+        for (int j = 0; j < ratio; j++) {
+            token[j] = find_token(step, seq, layer, entries[i].entry * ratio + j, k, g, dim);
+        }
+        if (ratio == 1) {
+            cpu->k->round_row(token[0].k, (size_t)dim, latent);
+        } else {
+            pool_group(token, ratio, dim, latent);
+        }
+    }
+    if (ratio > 1) {
+        keep_open_groups(step, layer, k, g, dim);
+    }
+}
+
+/* ---- entries -----------------------------------------------------------------------------------
+ */
+
+/* Q4K as DeepSeek's production engine computes it: x * (1 / s), the reciprocal rounded to f32. */
+static void latent_record(const di_bf16 *x, int dim, uint8_t *record) {
+    for (int b = 0; b < dim; b += 16) {
+        uint8_t byte = di_q4k_scale(largest(x + b, 16));
+        float inverse = 1.0f / di_e4m3_to_f32(byte);
+        record[dim / 2 + b / 16] = byte;
+        for (int i = 0; i < 16; i += 2) {
+            uint8_t low = di_e2m1_from_f32(di_bf16_to_f32(x[b + i]) * inverse);
+            uint8_t high = di_e2m1_from_f32(di_bf16_to_f32(x[b + i + 1]) * inverse);
+            record[(b + i) / 2] = (uint8_t)(low | high << 4);
+        }
+    }
+}
+
+static void key_record(const di_bf16 *x, int dim, uint8_t *record) {
+    for (int b = 0; b < dim; b += 32) {
+        uint8_t byte = di_q4i_scale(largest(x + b, 32));
+        float scale = di_e8m0_to_f32(byte);
+        record[dim / 2 + b / 32] = byte;
+        for (int i = 0; i < 32; i += 2) {
+            uint8_t low = di_e2m1_from_f32(di_bf16_to_f32(x[b + i]) / scale);
+            uint8_t high = di_e2m1_from_f32(di_bf16_to_f32(x[b + i + 1]) / scale);
+            record[(b + i) / 2] = (uint8_t)(low | high << 4);
+        }
+    }
+}
+
+void di_cpu_entry_store(di_backend *be, const di_step *step, int layer, int ratio,
+                        const di_entry *entries, int m, const di_bf16 *latents, int dim,
+                        const di_bf16 *keys, int key_dim) {
+    di_cpu *cpu = di_cpu_of(be);
+    if (cpu->failed) {
+        return;
+    }
+#pragma omp parallel for num_threads(di_cpu_threads_for(cpu, (double)m *(dim + key_dim) * 8))
+    for (int i = 0; i < m; i++) {
+        const di_seq_rows *seq = &step->seqs[entries[i].seq];
+        int64_t e = entries[i].entry;
+        uint8_t *latent = (uint8_t *)di_latent_row(&step->pool, seq->blocks, layer, ratio, e);
+        uint8_t *key = (uint8_t *)di_key_row(&step->pool, seq->blocks, layer, ratio, e);
+        latent_record(latents + (size_t)i * (size_t)dim, dim, latent);
+        key_record(keys + (size_t)i * (size_t)key_dim, key_dim, key);
+    }
+}
