@@ -18,6 +18,11 @@ $(TEST_SUPPORT) $(TEST_BIN:=.o): CPPFLAGS += -Itests
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_SUPPORT) $(BUILD)/libdeepinfer.a
 	$(CC) $(CFLAGS) $(LDFLAGS) $^ $(LDLIBS) -lcmocka -o $@
 
+# The program's own tests take its objects too, all but main().
+$(BUILD)/tests/cli/%: $(BUILD)/tests/cli/%.o $(TEST_SUPPORT) $(filter-out %/main.o,$(CLI_OBJ)) \
+    $(BUILD)/libdeepinfer.a
+	$(CC) $(CFLAGS) $(LDFLAGS) $^ $(LDLIBS) -lcmocka -o $@
+
 $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/libdeepinfer.a
 	$(CC) $(CFLAGS) $(LDFLAGS) $^ $(LDLIBS) -o $@
 

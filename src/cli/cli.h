@@ -1,0 +1,46 @@
+/* What the commands share: exit statuses, messages, standard output, signals. */
+#ifndef DI_CLI_CLI_H
+#define DI_CLI_CLI_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/error.h"
+#include "cli/options.h"
+
+enum {
+    DI_EXIT_WELL = 0,
+    DI_EXIT_FAILED = 1,       /* the work failed; also, quietly, a closed pipe */
+    DI_EXIT_USAGE = 2,        /* the command line or the environment is wrong */
+    DI_EXIT_INTERRUPTED = 130 /* Ctrl-C */
+};
+
+/* One line "deepinfer: error: ..." on standard error; nothing if standard output has lost its
+ * reader, for then that is the error. Returns DI_EXIT_FAILED, or DI_EXIT_INTERRUPTED for
+ * DI_ERR_CANCELLED. */
+int di_cli_fail(const di_error *err);
+
+/* Writes to standard output. False when that failed; the first failure that is not a lost reader
+ * has been reported then. */
+bool di_cli_write(const void *data, size_t bytes);
+
+/* Flushes standard output; `status`, or DI_EXIT_FAILED if something could not be written. */
+int di_cli_finish(int status);
+
+/* ---- signals (signals.c) ---- */
+
+/* From now on: SIGPIPE is an error of write(); SIGBUS (a mapped file shrank) is a message and exit
+ * status 1, SIGTERM ends the program; both remove the file named by di_signals_guard first. */
+void di_signals_install(void);
+
+/* Ctrl-C is only noted from now on; a second one that has not been taken ends the program. */
+void di_signals_catch_interrupt(void);
+
+/* Whether Ctrl-C came since the last call of take. */
+bool di_signals_interrupted(void);
+bool di_signals_take_interrupt(void);
+
+/* The temporary file to remove when the program is ended by a signal; NULL for none. Borrowed. */
+void di_signals_guard(const char *path);
+
+#endif

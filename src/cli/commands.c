@@ -1,0 +1,136 @@
+/* The table of commands: see commands.h. */
+#include "cli/commands.h"
+
+#include <string.h>
+
+#include "base/suggest.h"
+
+const di_command di_command_table[] = {
+    {
+        .bit = IN_RUN,
+        .name = "run",
+        .arguments = "",
+        .summary = "ask a question, or chat",
+        .details =
+            "Answers the question given by --prompt or on standard input, and ends; the answer "
+            "goes to standard output, progress and a line of statistics to standard error. "
+            "With neither, on a terminal, it is a chat that keeps its history: /help there "
+            "lists what can be typed, Ctrl-C stops an answer, Ctrl-D leaves.\n"
+            "Special tokens written out in the question are plain text to the model. Control "
+            "characters in an answer are replaced when standard output is a terminal.",
+        .example = "deepinfer run -m models/demo -p 'Who wrote Dracula?' --temperature 0",
+        .required = {DI_OPT_MODEL},
+        .num_required = 1,
+        .run = di_command_run,
+    },
+    {
+        .bit = IN_GENERATE,
+        .name = "generate",
+        .arguments = "",
+        .summary = "answer a file of requests",
+        .details =
+            "Reads one JSON object a line: {\"prompt\": TEXT}, {\"prompt_token_ids\": [ID, ...]} "
+            "or {\"messages\": [...]}, with any of temperature, top_p, top_k, min_p, seed, "
+            "max_tokens, ignore_eos and, beside messages, thinking and reasoning_effort. A "
+            "prompt's text is taken as "
+            "it is, special tokens in it recognised, behind a begin-of-sentence token; messages "
+            "are laid out as the model was taught. Fields that a line leaves out come from the "
+            "options here.\n"
+            "Writes a line for each: {\"index\", \"token_ids\", \"text\", \"finish_reason\", "
+            "\"usage\"}, or {\"index\", \"error\"} for a line that could not be answered; then "
+            "the exit status is 1, but all other lines have their answers. token_ids holds the "
+            "end-of-sentence token where one ended the answer, text does not.",
+        .example = "deepinfer generate -m models/demo -i questions.jsonl -o answers.jsonl",
+        .required = {DI_OPT_MODEL},
+        .num_required = 1,
+        .run = di_command_generate,
+    },
+    {
+        .bit = IN_LOGITS,
+        .name = "logits",
+        .arguments = "",
+        .summary = "write the logits of every position of a prompt",
+        .details = "Writes a safetensors file with one tensor, \"logits\", F32 [positions, "
+                   "vocabulary].",
+        .example = "deepinfer logits -m models/demo --ids 0,17,42 -o logits.safetensors",
+        .required = {DI_OPT_MODEL, DI_OPT_IDS},
+        .num_required = 2,
+        .run = di_command_logits,
+    },
+    {
+        .bit = IN_TOKENIZE,
+        .name = "tokenize",
+        .arguments = "",
+        .summary = "text to token ids",
+        .details = "Reads a JSON string a line from standard input and writes a JSON array of "
+                   "token ids a line. Nothing is added in front or behind.",
+        .example = "echo '\"Who wrote Dracula?\"' | deepinfer tokenize -m models/demo",
+        .required = {DI_OPT_MODEL},
+        .num_required = 1,
+        .run = di_command_tokenize,
+    },
+    {
+        .bit = IN_DETOKENIZE,
+        .name = "detokenize",
+        .arguments = "",
+        .summary = "token ids to text",
+        .details = "Reads a JSON array of token ids a line from standard input and writes a JSON "
+                   "string a line. Bytes that are no UTF-8 become U+FFFD.",
+        .example = "echo '[1, 2]' | deepinfer detokenize -m models/demo",
+        .required = {DI_OPT_MODEL},
+        .num_required = 1,
+        .run = di_command_detokenize,
+    },
+    {
+        .bit = IN_INSPECT,
+        .name = "inspect",
+        .arguments = "DIR",
+        .min_arguments = 1,
+        .max_arguments = 1,
+        .summary = "show what a model folder holds, and every fault in it",
+        .details =
+            "Prints the configuration, the tensors, sizes by part of the model and the "
+            "memory needed, reading headers and small tensors only unless --check is given. With "
+            "faults the exit status is 1.",
+        .example = "deepinfer inspect models/demo",
+        .run = di_command_inspect,
+    },
+    {
+        .bit = IN_VERSION,
+        .name = "version",
+        .arguments = "",
+        .summary = "show version, build, libraries and processor features",
+        .details = "",
+        .example = "deepinfer version",
+        .run = di_command_version,
+    },
+    {
+        .bit = IN_HELP,
+        .name = "help",
+        .arguments = "[COMMAND]",
+        .max_arguments = 1,
+        .summary = "explain the commands, or one of them",
+        .details = "",
+        .example = "deepinfer help run",
+        .run = di_command_help,
+    },
+};
+
+const int di_num_commands = sizeof di_command_table / sizeof *di_command_table;
+
+const di_command *di_command_find(const char *name) {
+    for (int i = 0; i < di_num_commands; i++) {
+        if (strcmp(di_command_table[i].name, name) == 0) {
+            return &di_command_table[i];
+        }
+    }
+    return NULL;
+}
+
+const char *di_command_suggest(const char *name) {
+    const char *names[sizeof di_command_table / sizeof *di_command_table];
+    for (int i = 0; i < di_num_commands; i++) {
+        names[i] = di_command_table[i].name;
+    }
+    return di_suggest(name, names, (size_t)di_num_commands);
+}

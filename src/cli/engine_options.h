@@ -1,0 +1,21 @@
+/* From the command line to the engine's options and a request's parameters. */
+#ifndef DI_CLI_ENGINE_OPTIONS_H
+#define DI_CLI_ENGINE_OPTIONS_H
+
+#include "cli/options.h"
+#include "deepinfer/deepinfer.h"
+
+/* Opens the engine that the options describe, with a progress bar. Ctrl-C is only noted from then
+ * on. */
+di_engine *di_cli_open_engine(const di_options *o, di_error *err);
+
+/* The same for di_engine_logits. */
+di_engine *di_cli_open_engine_for_logits(const di_options *o, int chunk, di_error *err);
+
+/* The model's defaults, overridden by what was given. */
+void di_cli_params(const di_options *o, const di_engine *engine, di_request_params *params);
+
+/* Effort of reasoning by --think and --effort; 0 = none. */
+bool di_cli_effort(const di_options *o, int *effort, di_error *err);
+
+#endif

@@ -1,0 +1,78 @@
+/* Every option of the program, once. Included wherever a list of options is needed, with
+ *
+ *   OPTION(id, name, letter, type, low, high, preset, metavar, env, commands, help)
+ *
+ * defined: `preset` is the default as the documentation shows it ("" = none), `metavar` names the
+ * value (for a CHOICE it lists the words), `env` says whether DEEPINFER_NAME sets it too. From this
+ * come the parser, --help, the man page, bash completion and docs/options.md. */
+
+/* the model and how it runs */
+OPTION(MODEL, "model", 'm', PATH, 0, 0, "", "DIR", true, IN_MODEL,
+       "Folder of the model: config.json, tokenizer.json and the safetensors files.")
+OPTION(BACKEND, "backend", 0, CHOICE, 0, 0, "cpu", "cpu|ref", true, IN_ENGINE,
+       "What computes: 'cpu' is the fast one, 'ref' the slow and plain one that it is tested "
+       "against.")
+OPTION(THREADS, "threads", 't', INTEGER, 0, 1024, "0", "N", true, IN_ENGINE,
+       "Threads that compute; 0 takes one for each core. The results do not depend on it.")
+OPTION(MAX_MODEL_LEN, "max-model-len", 0, INTEGER, 0, 2147483647, "0", "N", true, IN_ENGINE,
+       "Longest context in tokens, prompt and answer together; 0 is what the model allows, and "
+       "more than that is refused.")
+OPTION(MAX_NUM_BATCHED_TOKENS, "max-num-batched-tokens", 0, INTEGER, 1, 65536, "512", "N", true,
+       IN_ANSWER,
+       "Prompt tokens computed at once. More is faster up to a point and takes more memory; the "
+       "results do not depend on it.")
+
+/* run: the conversation */
+OPTION(PROMPT, "prompt", 'p', TEXT, 0, 0, "", "TEXT", false, IN_RUN,
+       "The question. Without it, and with standard input not a terminal, the question is read "
+       "from there; on a terminal a chat begins.")
+OPTION(SYSTEM, "system", 0, TEXT, 0, 0, "", "TEXT", true, IN_RUN,
+       "System message at the head of the conversation.")
+OPTION(THINK, "think", 0, FLAG, 0, 0, "no", "", true, IN_ANSWER,
+       "Let the model reason before it answers a conversation.")
+OPTION(EFFORT, "effort", 0, TEXT, 0, 0, "high", "LEVEL", true, IN_ANSWER,
+       "How thoroughly to reason: low, high, max, or a number from 1 to 100. Switches --think on; "
+       "none switches it off.")
+
+/* sampling */
+OPTION(TEMPERATURE, "temperature", 0, REAL, 0, 100, "the model's generation_config.json, else 1",
+       "T", true, IN_ANSWER,
+       "0 always takes the likeliest token; larger values make unlikely ones likelier.")
+OPTION(TOP_P, "top-p", 0, SHARE, 0, 1, "the model's generation_config.json, else 1", "P", true,
+       IN_ANSWER, "Draw from the likeliest tokens that together reach this probability; 1 is off.")
+OPTION(TOP_K, "top-k", 0, COUNT, 1, 2147483647, "the model's generation_config.json, else -1", "K",
+       true, IN_ANSWER, "Draw from the K likeliest tokens; -1 is off.")
+OPTION(MIN_P, "min-p", 0, REAL, 0, 1, "0", "P", true, IN_ANSWER,
+       "Leave out tokens less likely than this share of the likeliest one; 0 is off.")
+OPTION(SEED, "seed", 0, SEED, 0, 0, "a random one", "N", true, IN_ANSWER,
+       "Seed of the draws: the same seed, prompt and parameters give the same answer.")
+OPTION(MAX_TOKENS, "max-tokens", 'n', INTEGER, 1, 2147483647, "what the context leaves", "N", true,
+       IN_ANSWER, "Most tokens of an answer.")
+OPTION(IGNORE_EOS, "ignore-eos", 0, FLAG, 0, 0, "no", "", true, IN_ANSWER,
+       "Go on after the end-of-sentence token, to --max-tokens.")
+
+/* files in and out */
+OPTION(INPUT, "input", 'i', PATH, 0, 0, "-", "FILE", false, IN_GENERATE,
+       "Requests, one JSON object a line; - is standard input.")
+OPTION(OUTPUT, "output", 'o', PATH, 0, 0, "-", "FILE", false, IN_GENERATE | IN_LOGITS,
+       "Where the results go; - is standard output. A file appears under its name only when it is "
+       "whole.")
+OPTION(IDS, "ids", 0, TEXT, 0, 0, "", "N,N,...", false, IN_LOGITS,
+       "Token ids of the prompt, separated by commas.")
+OPTION(CHUNK, "chunk", 0, INTEGER, 1, 65536, "512", "N", true, IN_LOGITS,
+       "Tokens computed at once. The results do not depend on it.")
+OPTION(PLAIN, "plain", 0, FLAG, 0, 0, "no", "", false, IN_TOKENIZE,
+       "Take the text of special tokens as plain text, as in a user's message.")
+OPTION(JSON, "json", 0, FLAG, 0, 0, "no", "", false, IN_INSPECT, "Print one JSON object.")
+OPTION(TENSORS, "tensors", 0, FLAG, 0, 0, "no", "", false, IN_INSPECT, "List every tensor.")
+OPTION(CHECK, "check", 0, FLAG, 0, 0, "no", "", false, IN_INSPECT,
+       "Read every byte of the weights and look for NaN and infinities.")
+
+/* what is shown */
+OPTION(QUIET, "quiet", 'q', FLAG, 0, 0, "no", "", true, IN_ANSWER | IN_LOGITS,
+       "No progress bars and no statistics on standard error.")
+OPTION(MAN, "man", 0, FLAG, 0, 0, "no", "", false, IN_HELP, "Print the manual page (troff).")
+OPTION(BASH, "bash", 0, FLAG, 0, 0, "no", "", false, IN_HELP,
+       "Print completion for bash: source <(deepinfer help --bash)")
+OPTION(MARKDOWN, "markdown", 0, FLAG, 0, 0, "no", "", false, IN_HELP,
+       "Print the page of all options (docs/options.md).")
