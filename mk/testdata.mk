@@ -8,7 +8,7 @@ GOLDEN_DIR := tests/data/golden
 GOLDEN_TOOLS := $(wildcard tools/golden/*.py)
 GOLDEN_CHECKPOINTS := tiny wide deep
 GOLDEN_VECTORS := $(patsubst $(GOLDEN_DIR)/%.xz,$(TESTDATA)/golden/%,\
-    $(wildcard $(addprefix $(GOLDEN_DIR)/,$(addsuffix /*.xz,$(GOLDEN_CHECKPOINTS)))))
+    $(wildcard $(addprefix $(GOLDEN_DIR)/,$(addsuffix /*.xz,$(GOLDEN_CHECKPOINTS) demo))))
 GOLDEN_REPLAY := $(patsubst $(GOLDEN_DIR)/tiny/replay/%.xz,$(TESTDATA)/golden/tiny-replay/%,\
     $(wildcard $(GOLDEN_DIR)/tiny/replay/*.xz))
 
@@ -27,3 +27,19 @@ $(GOLDEN_CHECKPOINTS:%=$(TESTDATA)/%/.made): $(TESTDATA)/%/.made: tools/golden/c
 	@PYTHONDONTWRITEBYTECODE=1 $(PYTHON) tools/golden/make_tiny.py --config $< --out $(@D) >/dev/null
 	@cd $(@D) && sha256sum --quiet -c $(CURDIR)/$(GOLDEN_DIR)/$*/checkpoint.sha256
 	@touch $@
+
+# ---- tokenizers, their golden ids, and a piece of English (tests/data/tokenizer-v4/README.md) ----
+TEXT_DATA := $(patsubst tests/data/%.xz,$(TESTDATA)/%,$(wildcard tests/data/tokenizer-*/*.xz \
+    tests/data/recipe/*.xz tests/data/text/*.xz))
+
+testdata: $(TEXT_DATA) $(TESTDATA)/tokenizer-v41/tokenizer.json
+
+$(TEXT_DATA): $(TESTDATA)/%: tests/data/%.xz
+	@mkdir -p $(@D) && xz -dc $< > $@.part && mv $@.part $@
+
+# V4.1's file is V4's with three added tokens renamed.
+$(TESTDATA)/tokenizer-v41/tokenizer.json: $(TESTDATA)/tokenizer-v4/tokenizer.json
+	@mkdir -p $(@D)
+	@sed -e 's/<｜place▁holder▁no▁799｜>/<｜System｜>/' \
+	    -e 's/<｜image｜>/<|place_holder_mm_span_0442|>/' -e 's/<｜image2｜>/<｜image｜>/' \
+	    $< > $@.part && mv $@.part $@

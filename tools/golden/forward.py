@@ -27,6 +27,7 @@ class Options:
     """Where a sum's order is free."""
 
     wide_sums: bool = False  # accumulate matrix products and means in float64
+    engine_slots: bool = False  # the engine's key list: `window` slots always, empty ones last
 
 
 # ---- small pieces [0.3, 2.1-2.3] --------------------------------------------------------------
@@ -383,6 +384,7 @@ class Model:
         prefill = len(x) if positions[0] == first else 0
         extend(state.window, l, kv)
         bank = state.window[l]
+        prefill = c.sliding_window if self.o.engine_slots else prefill
         lists = [window_slots(t, c.sliding_window, first, prefill) for t in positions]
         if r:
             if l in c.kv_source_layer_ids and l != step.get("published"):
