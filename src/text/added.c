@@ -105,38 +105,44 @@ static size_t longest(const di_added *a, const char *p, size_t size, int32_t *no
     return length;
 }
 
-int32_t di_added_next(const di_added *a, const char *text, size_t size, size_t *begin,
-                      size_t *from) {
-    for (size_t i = *from; i < size; i++) {
+/* Sets begin and end to what a token found at text[first..last) covers. */
+static void cover(di_added_search *s, size_t first, size_t last, uint8_t flags) {
+    uint32_t c;
+    while (flags & DI_ADDED_LSTRIP && first > s->end) {
+        size_t previous = before(s->text, first, &c);
+        if (!di_is_white_space(c)) {
+            break;
+        }
+        first = previous;
+    }
+    while (flags & DI_ADDED_RSTRIP && last < s->size) {
+        int length = di_utf8_next(s->text + last, s->size - last, &c);
+        if (!di_is_white_space(c)) {
+            break;
+        }
+        last += (size_t)length;
+    }
+    s->begin = first;
+    s->end = last;
+}
+
+int32_t di_added_next(const di_added *a, di_added_search *s) {
+    while (s->from < s->size) {
+        size_t first = s->from;
         int32_t node = 0;
-        size_t length = 0;
-        if (!a->begins[(uint8_t)text[i]] || (length = longest(a, text + i, size - i, &node)) == 0) {
+        size_t length = a->begins[(uint8_t)s->text[first]]
+                            ? longest(a, s->text + first, s->size - first, &node)
+                            : 0;
+        if (length == 0) {
+            s->from++;
             continue;
         }
-        size_t first = i, end = i + length;
+        s->from = first + length;
         uint8_t flags = a->nodes[node].flags;
-        if (flags & DI_ADDED_SINGLE_WORD && touches_word(text, size, first, end)) {
-            i = end - 1;
-            continue;
+        if (!(flags & DI_ADDED_SINGLE_WORD) || !touches_word(s->text, s->size, first, s->from)) {
+            cover(s, first, s->from, flags);
+            return a->nodes[node].id;
         }
-        uint32_t c;
-        while (flags & DI_ADDED_LSTRIP && first > *from) {
-            size_t previous = before(text, first, &c);
-            if (!di_is_white_space(c)) {
-                break;
-            }
-            first = previous;
-        }
-        while (flags & DI_ADDED_RSTRIP && end < size) {
-            int n = di_utf8_next(text + end, size - end, &c);
-            if (!di_is_white_space(c)) {
-                break;
-            }
-            end += (size_t)n;
-        }
-        *begin = first;
-        *from = end;
-        return a->nodes[node].id;
     }
     return -1;
 }

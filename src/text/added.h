@@ -40,9 +40,17 @@ bool di_added_insert(di_added *a, const char *text, size_t size, int32_t id, uin
 /* Id of the token whose text is exactly this, -1 if there is none. */
 int32_t di_added_find(const di_added *a, const char *text, size_t size);
 
-/* The next token in text[0..size), valid UTF-8. *from is where to go on and is moved behind the
- * token; *begin..*from is what it covers. Returns the id, or -1 if none is left. */
-int32_t di_added_next(const di_added *a, const char *text, size_t size, size_t *begin,
-                      size_t *from);
+/* A search through text[0..size), valid UTF-8. All zero begins one, text and size set. */
+typedef struct di_added_search {
+    const char *text;
+    size_t size;
+    size_t from;       /* where to look on: behind the last token's own text */
+    size_t begin, end; /* what the last token found covers, white space included */
+} di_added_search;
+
+/* Moves to the next token and returns its id, or -1 if none is left. Two tokens may both cover
+ * white space that one of them takes along and that is the other's text: then begin is before the
+ * last end. */
+int32_t di_added_next(const di_added *a, di_added_search *s);
 
 #endif

@@ -32,15 +32,17 @@ static bool encode_plain(encoding *e, const char *text, size_t size, di_error *e
 static bool encode_around(encoding *e, const di_added *added,
                           bool (*rest)(encoding *, const char *, size_t, di_error *),
                           const char *text, size_t size, di_error *err) {
-    size_t done = 0, from = 0, begin = 0;
+    di_added_search search = {.text = text, .size = size};
+    size_t done = 0;
     int32_t id;
-    while ((id = di_added_next(added, text, size, &begin, &from)) >= 0) {
-        if (!rest(e, text + done, begin - done, err) || !di_ids_push(e->out, id, err)) {
+    while ((id = di_added_next(added, &search)) >= 0) {
+        if ((search.begin > done && !rest(e, text + done, search.begin - done, err)) ||
+            !di_ids_push(e->out, id, err)) {
             return false;
         }
-        done = from;
+        done = search.end;
     }
-    return rest(e, text + done, size - done, err);
+    return done >= size || rest(e, text + done, size - done, err);
 }
 
 static bool encode_then(encoding *e, const char *text, size_t size, di_error *err) {
