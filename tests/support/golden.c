@@ -6,14 +6,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "support/cmocka.h"
 
 #include "base/alloc.h"
+#include "base/file.h"
 #include "model/graph.h"
 #include "ops/address.h"
 #include "ops/cpu/cpu.h"
 #include "ops/ref/ref.h"
+#include "text/token_map.h"
 
 const char *testdata_path(const char *format, ...) {
     static char path[1024];
@@ -74,6 +77,27 @@ int64_t elements_from(const di_tensor *t, int from) {
 
 /* ---- models ----------------------------------------------------------------------------------*/
 
+/* From the folder's tokenizer, or the made-up one of checkpoints that have none. */
+static int32_t *token_map(const di_config *c, const char *folder) {
+    di_error err = {0};
+    int32_t classes = c->engram_compressed_vocab_size;
+    int32_t *map = di_calloc((size_t)c->vocab_size, sizeof *map);
+    char *path = di_path_join(folder, "tokenizer.json");
+    assert_true(map && path);
+    if (access(path, R_OK) == 0) {
+        di_tokenizer *tok = di_tokenizer_open(path, &err);
+        if (!tok || !di_token_map_build(tok, c->vocab_size, map, &classes, &err)) {
+            fail_msg("%s", err.message);
+        }
+        assert_int_equal(classes, c->engram_compressed_vocab_size);
+        di_tokenizer_close(tok);
+    } else {
+        di_token_map_synthetic(c->vocab_size, classes, map);
+    }
+    di_free(path);
+    return map;
+}
+
 void fixture_open(fixture *f, const char *folder, backend_kind kind, int max_rows) {
     di_error err = {0};
     *f = (fixture){0};
@@ -88,11 +112,7 @@ void fixture_open(fixture *f, const char *folder, backend_kind kind, int max_row
     if (!f->cache) {
         fail_msg("%s", err.message);
     }
-    /* Checkpoints without a tokenizer: compressed id = floor(id * C / V). */
-    f->token_map = di_calloc((size_t)f->c->vocab_size, sizeof *f->token_map);
-    for (int64_t i = 0; i < f->c->vocab_size; i++) {
-        f->token_map[i] = (int32_t)(i * f->c->engram_compressed_vocab_size / f->c->vocab_size);
-    }
+    f->token_map = token_map(f->c, folder);
     di_model_options o = {.max_rows = max_rows, .max_logits = max_rows, .token_map = f->token_map};
     f->m = di_model_create(f->w, f->be, f->cache, &o, &err);
     if (!f->m) {
