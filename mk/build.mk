@@ -1,4 +1,7 @@
-# Objects, libraries and the program.
+# Objects, libraries and the program. V=1 shows the commands themselves.
+
+Q := $(if $(V),,@)
+say = $(if $(V),,@printf '  %-5s %s\n' $(1) $(patsubst $(BUILD)/%,%,$@))
 
 SRC := $(sort $(wildcard src/*/*.c src/*/*/*.c))
 ifneq ($(ARCH),x86_64)
@@ -22,17 +25,21 @@ $(BUILD)/git-rev: FORCE
 
 $(BUILD)/%.o: %.c | have-packages
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
+	$(call say,CC)
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
 
 $(BUILD)/libdeepinfer.a: $(LIB_OBJ)
+	$(call say,AR)
 	@rm -f $@
-	$(AR) rcs $@ $^
+	$(Q)$(AR) rcs $@ $^
 
 $(BUILD)/libdeepinfer.so: $(LIB_OBJ)
-	$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,libdeepinfer.so.$(SOVERSION) $^ $(LDLIBS) -o $@
+	$(call say,LINK)
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,libdeepinfer.so.$(SOVERSION) $^ $(LDLIBS) -o $@
 
 $(BUILD)/deepinfer: $(CLI_OBJ) $(BUILD)/libdeepinfer.a
-	$(CC) $(CFLAGS) $(LDFLAGS) $^ $(LDLIBS) -o $@
+	$(call say,LINK)
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
 .PHONY: have-packages
 have-packages:

@@ -16,15 +16,18 @@ $(TEST_BIN) $(TEST_SUPPORT:.o=): CPPFLAGS += -Itests
 $(TEST_SUPPORT) $(TEST_BIN:=.o): CPPFLAGS += -Itests
 
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_SUPPORT) $(BUILD)/libdeepinfer.a
-	$(CC) $(CFLAGS) $(LDFLAGS) $^ $(LDLIBS) -lcmocka -o $@
+	$(call say,LINK)
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) $^ $(LDLIBS) -lcmocka -o $@
 
 # The program's own tests take its objects too, all but main().
 $(BUILD)/tests/cli/%: $(BUILD)/tests/cli/%.o $(TEST_SUPPORT) $(filter-out %/main.o,$(CLI_OBJ)) \
     $(BUILD)/libdeepinfer.a
-	$(CC) $(CFLAGS) $(LDFLAGS) $^ $(LDLIBS) -lcmocka -o $@
+	$(call say,LINK)
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) $^ $(LDLIBS) -lcmocka -o $@
 
 $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/libdeepinfer.a
-	$(CC) $(CFLAGS) $(LDFLAGS) $^ $(LDLIBS) -o $@
+	$(call say,LINK)
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
 .PRECIOUS: $(BUILD)/%.o
 
@@ -58,7 +61,8 @@ fuzz-run: $(FUZZ_BIN)
 	@scripts/run-fuzzers.sh $(FUZZ_SECONDS) $(FUZZ_BIN)
 
 build/fuzz/tests/fuzz/%: build/fuzz/tests/fuzz/%.o build/fuzz/libdeepinfer.a
-	$(CC) $(CFLAGS) -fsanitize=fuzzer $(LDFLAGS) $^ $(LDLIBS) -o $@
+	$(call say,LINK)
+	$(Q)$(CC) $(CFLAGS) -fsanitize=fuzzer $(LDFLAGS) $^ $(LDLIBS) -o $@
 
 FORMAT_SRC := $(shell git ls-files '*.c' '*.h' 2>/dev/null)
 
