@@ -57,7 +57,7 @@ static void check_layers(backend_kind kind) {
     print_message("    h unequal %lld of %lld, worst %.2g; pre %.2g; logits %.2g\n",
                   (long long)t.h.unequal, (long long)t.h.count, t.h.worst, t.pre.worst, gap.worst);
     assert_true(t.h.count > 0 && t.h.unequal <= t.h.count / 100);
-    assert_true(t.h.worst < 0.25); /* two ulps of the largest streams, which are above 16 here */
+    assert_true(t.h.worst < 1); /* streams reach 632 here: an ulp of the largest is 4 */
     assert_true(t.pre.worst < 2e-3);
     assert_true(gap.worst < 2e-5);
     di_seq_close(t.f.cache, &seq);
