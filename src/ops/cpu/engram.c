@@ -37,16 +37,13 @@ static void add_gated(const engram_call *c, const di_bf16 *kv, int stream, di_bf
     const di_cpu_kernels *k = c->cpu->k;
     size_t d = c->d, at = (size_t)stream * d;
     const di_bf16 *key = kv + at;
-    float width = (float)c->d;
-    float h_square = (float)(k->squares(h, d) / (double)d);
-    float key_square = (float)(k->squares(key, d) / (double)d);
-    float rho = (1.0f / sqrtf(h_square + c->eps)) * (1.0f / sqrtf(key_square + c->eps));
-    float dot = (float)k->triple(h, (const di_bf16 *)c->q_weight->data + at,
-                                 (const di_bf16 *)c->k_weight->data + at, key, d);
-    dot = dot * rho * (float)(1 / sqrt((double)width));
-    float size = fabsf(dot);
-    size = size < 1e-6f ? 1e-6f : size;
-    float gate = di_sigmoidf(copysignf(sqrtf(size), dot));
+    double h_square = k->squares(h, d) / (double)d, key_square = k->squares(key, d) / (double)d;
+    double dot = k->triple(h, (const di_bf16 *)c->q_weight->data + at,
+                           (const di_bf16 *)c->k_weight->data + at, key, d);
+    dot =
+        dot / sqrt(h_square + (double)c->eps) / sqrt(key_square + (double)c->eps) / sqrt((double)d);
+    double size = fabs(dot) < 1e-6 ? 1e-6 : fabs(dot);
+    float gate = (float)(1 / (1 + di_exp64(-copysign(sqrt(size), dot))));
     k->add_scaled(kv + (size_t)c->hc * d, gate, d, h);
 }
 

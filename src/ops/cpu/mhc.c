@@ -88,10 +88,10 @@ void di_cpu_mhc_coeffs(di_backend *be, const di_bf16 *h, int n, int hc, const di
 #pragma omp parallel for num_threads(di_cpu_threads_for(cpu, (double)n *(double)width))
     for (int t = 0; t < n; t++) {
         float mix[(2 + MAX_HC) * MAX_HC];
-        float mean = (float)(cpu->k->squares(h + (size_t)t * width, width) / (double)width);
-        float rho = 1.0f / sqrtf(mean + norm_eps);
+        double mean = cpu->k->squares(h + (size_t)t * width, width) / (double)width;
+        double rho = 1 / sqrt(mean + (double)norm_eps);
         for (int i = 0; i < mixes; i++) {
-            mix[i] = (float)dot[t * mixes + i] * rho;
+            mix[i] = (float)(dot[t * mixes + i] * rho);
         }
         from_mix(&k, mix, pre + t * hc, post + t * hc, comb + t * hc * hc);
     }

@@ -38,8 +38,7 @@ void di_cpu_rms_norm(di_backend *be, const di_bf16 *x, const di_tensor *w, float
 #pragma omp parallel for num_threads(di_cpu_threads_for(cpu, (double)n *dim * 2))
     for (int t = 0; t < n; t++) {
         const di_bf16 *row = x + (size_t)t * (size_t)dim;
-        float mean = (float)(cpu->k->squares(row, (size_t)dim) / dim);
-        float rho = 1.0f / sqrtf(mean + eps);
+        float rho = (float)(1 / sqrt(cpu->k->squares(row, (size_t)dim) / dim + (double)eps));
         cpu->k->scale_row(row, w->data, rho, (size_t)dim, y + (size_t)t * (size_t)dim);
     }
 }

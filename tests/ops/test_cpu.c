@@ -1,0 +1,815 @@
+/* The CPU backend against the oracle, op by op, on ordinary and on hostile values; and against
+ * itself: plain C, AVX2 and AVX-512 on 1, 2 and 3 threads must give the same bits. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "ops/cpu/cpu.h"
+#include "ops/ref/ref.h"
+#include "support/arrays.h"
+#include "support/cmocka.h"
+
+/* ---- what a case leaves behind ---------------------------------------------------------------*/
+
+typedef enum part_kind { PART_BF16, PART_F32, PART_I32, PART_BYTES } part_kind;
+
+/* One array of results, and how far from the oracle it may be (float kinds): `ulp` steps of BF16
+ * (of 2^-20 of a value for f32), or `small` times the array's largest finite value for results that
+ * are small by cancellation; at most one value in `one_in` may differ at all. */
+typedef struct part {
+    part_kind kind;
+    size_t n;
+    const void *data;
+    int ulp, one_in;
+    float small;
+} part;
+
+typedef struct results {
+    part parts[256];
+    int n;
+} results;
+
+static void add_part(results *r, part_kind kind, const void *data, size_t n, part tolerance) {
+    assert_true(r->n < (int)(sizeof r->parts / sizeof *r->parts));
+    tolerance.kind = kind;
+    tolerance.data = data;
+    tolerance.n = n;
+    r->parts[r->n++] = tolerance;
+}
+
+/* f32 sums of k terms of like size err by about sqrt(k) * 2^-24 of the largest result: far below a
+ * BF16 step, so a result differs only when it lies next to a tie. */
+static const part one_step = {.ulp = 1, .small = 0x1p-17f, .one_in = 50};
+static const part fine = {.ulp = 16, .small = 0x1p-18f, .one_in = 1}; /* f32 results */
+static const part exact = {0};
+
+static float value_of(const part *p, size_t i) {
+    return p->kind == PART_BF16 ? di_bf16_to_f32(((const di_bf16 *)p->data)[i])
+                                : ((const float *)p->data)[i];
+}
+
+static void expect_close(const part *got, const part *want, const char *what) {
+    float top = 0;
+    size_t differ = 0;
+    for (size_t i = 0; i < got->n; i++) {
+        float v = fabsf(value_of(want, i));
+        top = isfinite(v) && v > top ? v : top;
+    }
+    for (size_t i = 0; i < got->n; i++) {
+        float a = value_of(got, i), b = value_of(want, i);
+        float step = fabsf(b) * (got->kind == PART_BF16 ? 0x1p-7f : 0x1p-20f);
+        bool both_nan = isnan(a) && isnan(b);
+        differ += !both_nan && a != b;
+        if (!both_nan && a != b &&
+            !(fabsf(a - b) <= (float)got->ulp * step || fabsf(a - b) <= got->small * top)) {
+            fail_msg("%s: [%zu of %zu] is %.9g, oracle has %.9g (largest %g)", what, i, got->n,
+                     (double)a, (double)b, (double)top);
+        }
+    }
+    if (got->one_in > 1 && differ * (size_t)got->one_in > got->n + (size_t)got->one_in) {
+        fail_msg("%s: %zu of %zu values differ from the oracle", what, differ, got->n);
+    }
+}
+
+static void expect_equal(const part *got, const part *want, const char *what) {
+    if (got->kind == PART_BYTES || got->kind == PART_I32) {
+        size_t size = got->kind == PART_I32 ? 4 : 1;
+        for (size_t i = 0; i < got->n; i++) {
+            const uint8_t *a = (const uint8_t *)got->data + i * size;
+            const uint8_t *b = (const uint8_t *)want->data + i * size;
+            if (memcmp(a, b, size) != 0) {
+                fail_msg("%s: [%zu of %zu] is %d, not %d", what, i, got->n, *a, *b);
+            }
+        }
+        return;
+    }
+    for (size_t i = 0; i < got->n; i++) {
+        float a = value_of(got, i), b = value_of(want, i);
+        if (di_f32_bits(a) != di_f32_bits(b) && !(isnan(a) && isnan(b))) {
+            fail_msg("%s: [%zu of %zu] is %.9g (%08x), not %.9g (%08x)", what, i, got->n, (double)a,
+                     di_f32_bits(a), (double)b, di_f32_bits(b));
+        }
+    }
+}
+
+typedef void case_fn(di_backend *be, arrays *a, results *r);
+
+static void compare(const results *got, const results *want, bool oracle, const char *who) {
+    assert_int_equal(got->n, want->n);
+    for (int i = 0; i < got->n; i++) {
+        char what[128];
+        snprintf(what, sizeof what, "%s, array %d", who, i);
+        assert_int_equal(got->parts[i].n, want->parts[i].n);
+        bool within = oracle && got->parts[i].kind <= PART_F32;
+        (within ? expect_close : expect_equal)(&got->parts[i], &want->parts[i], what);
+    }
+}
+
+static void run_on(di_backend *be, case_fn *f, arrays *a, results *r) {
+    *a = (arrays){.seed = 42};
+    *r = (results){0};
+    f(be, a, r);
+    di_error err;
+    if (!be->ops->sync(be, &err)) {
+        fail_msg("sync: %s", err.message);
+    }
+    be->ops->destroy(be);
+}
+
+/* against_oracle: is there anything of the oracle's to hold the results against? */
+static void check_case(case_fn *f, bool against_oracle) {
+    static results first, other;
+    arrays first_memory, memory;
+    run_on(di_cpu_create(&(di_cpu_options){1, DI_CPU_PLAIN}, NULL), f, &first_memory, &first);
+    if (against_oracle) {
+        run_on(di_ref_create(NULL), f, &memory, &other);
+        compare(&first, &other, true, "plain");
+        arrays_free(&memory);
+    }
+    for (int isa = DI_CPU_PLAIN; isa <= DI_CPU_AVX512; isa++) {
+        for (int threads = 1; threads <= 3 && di_cpu_isa_usable((di_cpu_isa)isa); threads++) {
+            char who[64];
+            snprintf(who, sizeof who, "%s on %d threads", di_cpu_isa_name((di_cpu_isa)isa),
+                     threads);
+            di_cpu_options o = {threads, (di_cpu_isa)isa};
+            run_on(di_cpu_create(&o, NULL), f, &memory, &other);
+            compare(&other, &first, false, who);
+            arrays_free(&memory);
+        }
+    }
+    arrays_free(&first_memory);
+}
+
+/* ---- rows ------------------------------------------------------------------------------------*/
+
+static void embed_and_gather(di_backend *be, arrays *a, results *r) {
+    const int n = 5, hc = 3, d = 33;
+    int32_t tokens[] = {6, 0, 2, 2, 5};
+    di_tensor table = random_tensor(a, DI_BF16, 7, d);
+    di_bf16 *h = arrays_take(a, (size_t)(n * hc * d), sizeof *h);
+    di_bf16 *kept = arrays_take(a, (size_t)(n * d), sizeof *kept);
+    float *pre = arrays_take(a, (size_t)(n * hc), sizeof *pre);
+    be->ops->embed(be, tokens, n, &table, hc, h, pre);
+    be->ops->gather_rows(be, h, (int32_t[]){14, 0, 3}, 3, (size_t)d * sizeof *h, kept);
+    add_part(r, PART_BF16, h, (size_t)(n * hc * d), (part){.one_in = 1});
+    add_part(r, PART_F32, pre, (size_t)(n * hc), (part){.one_in = 1});
+    add_part(r, PART_BF16, kept, (size_t)(n * d), (part){.one_in = 1});
+}
+
+static void norms(di_backend *be, arrays *a, results *r) {
+    static const int dims[] = {1, 15, 16, 17, 31, 33, 64, 1280};
+    for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) {
+        for (values_kind kind = VALUES_CALM; kind <= VALUES_BROKEN; kind++) {
+            size_t n = 5, dim = (size_t)dims[i];
+            di_bf16 *x = random_bf16(a, n, dim, 3, kind);
+            di_tensor w = random_tensor(a, DI_BF16, 1, dims[i]);
+            w = (di_tensor){.dtype = DI_BF16, .rank = 1, .shape = {dims[i]}, .data = w.data};
+            if (kind == VALUES_WILD) {
+                memset(x, 0, dim * sizeof *x); /* eps is 1e-20: a zero row stays zero */
+            }
+            be->ops->rms_norm(be, x, &w, 1e-20f, (int)n, dims[i], x);
+            add_part(r, PART_BF16, x, n * dim, one_step);
+        }
+    }
+}
+
+static void rotations(di_backend *be, arrays *a, results *r) {
+    static const int64_t positions[] = {0, 1, 777, 65535, 1048575};
+    const int n = 5, heads = 3, dim = 48, half = 8;
+    float freq[8];
+    for (int i = 0; i < half; i++) {
+        freq[i] = 1 / powf(10000, (float)i / (float)half);
+    }
+    di_rope_table table = {arrays_take(a, (size_t)(n * half), 4),
+                           arrays_take(a, (size_t)(n * half), 4), half};
+    be->ops->rope_table(be, positions, n, freq, table);
+    add_part(r, PART_F32, table.cos, (size_t)(n * half), (part){.one_in = 1});
+    add_part(r, PART_F32, table.sin, (size_t)(n * half), (part){.one_in = 1});
+    for (int inverse = 0; inverse < 2; inverse++) {
+        size_t size = (size_t)(n * heads * dim);
+        di_bf16 *x = random_bf16(a, 1, size, 1, inverse ? VALUES_WILD : VALUES_CALM);
+        be->ops->rope(be, x, n, heads, dim, table, inverse);
+        add_part(r, PART_BF16, x, size, (part){.one_in = 1});
+    }
+}
+
+/* ---- hyper-connections -----------------------------------------------------------------------*/
+
+static void hyper_connections(di_backend *be, arrays *a, results *r) {
+    static const int dims[] = {1, 7, 16, 129, 320};
+    for (int hc = 1; hc <= 8; hc += hc == 1 ? 3 : 4) {
+        for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) {
+            int n = 18, d = dims[i], mixes = (2 + hc) * hc;
+            size_t width = (size_t)(hc * d), rows = (size_t)n;
+            di_bf16 *h = random_bf16(a, rows, width, 2, i == 3 ? VALUES_WILD : VALUES_CALM);
+            di_tensor fn = random_tensor(a, DI_F32, mixes, hc * d);
+            di_tensor base = {.dtype = DI_F32, .data = random_f32(a, (size_t)mixes, 1)};
+            di_tensor scale = {.dtype = DI_F32, .data = random_f32(a, 3, 1)};
+            float *pre = arrays_take(a, rows * (size_t)(hc * (2 + hc)), sizeof *pre);
+            float *post = pre + n * hc, *comb = post + n * hc;
+            di_bf16 *x = arrays_take(a, rows * (size_t)d, sizeof *x);
+            di_bf16 *y = random_bf16(a, rows, (size_t)d, 1, VALUES_CALM);
+            be->ops->mhc_coeffs(be, h, n, hc, &fn, &base, &scale, 1e-20f, 1e-6f, 20, pre, post,
+                                comb);
+            add_part(r, PART_F32, pre, rows * (size_t)(hc * (2 + hc)), fine);
+            be->ops->mhc_pre(be, h, pre, n, hc, d, x);
+            add_part(r, PART_BF16, x, rows * (size_t)d, one_step);
+            be->ops->mhc_post(be, y, post, comb, n, hc, d, h);
+            add_part(r, PART_BF16, h, rows * width, one_step);
+        }
+    }
+}
+
+/* ---- products --------------------------------------------------------------------------------*/
+
+static void products(di_backend *be, arrays *a, results *r) {
+    static const int shapes[][3] = {/* rows of x, rows of w, k */
+                                    {1, 1, 32},   {1, 33, 64},  {2, 100, 96}, {3, 7, 1056},
+                                    {4, 64, 160}, {5, 96, 32},  {8, 97, 64},  {9, 31, 1024},
+                                    {49, 98, 96}, {13, 5, 2080}};
+    static const di_dtype dtypes[] = {DI_F8_E4M3, DI_FP4_E2M1, DI_BF16};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        for (int d = 0; d < 3; d++) {
+            int n = shapes[i][0], m = shapes[i][1], k = shapes[i][2];
+            k -= dtypes[d] == DI_BF16 ? (int)i % 4 * 5 : 0; /* odd tails */
+            size_t cells = (size_t)n * (size_t)m;
+            di_tensor w = random_tensor(a, dtypes[d], m, k);
+            values_kind kind = i % 3 == 2 ? VALUES_WILD : VALUES_CALM;
+            di_bf16 *x = random_bf16(a, (size_t)n, (size_t)k, 1, kind);
+            di_bf16 *y = arrays_take(a, cells, sizeof *y);
+            be->ops->linear(be, x, n, &w, y);
+            add_part(r, PART_BF16, y, cells, one_step);
+            if (dtypes[d] == DI_BF16) {
+                float *f = arrays_take(a, cells, sizeof *f);
+                be->ops->linear_f32(be, x, n, &w, f);
+                add_part(r, PART_F32, f, cells, fine);
+            }
+        }
+    }
+}
+
+static void broken_products(di_backend *be, arrays *a, results *r) {
+    static const di_dtype dtypes[] = {DI_F8_E4M3, DI_FP4_E2M1, DI_BF16};
+    for (int n = 1; n <= 12; n += 11) {
+        for (int d = 0; d < 3; d++) {
+            const int m = 40, k = 96;
+            di_tensor w = random_tensor(a, dtypes[d], m, k);
+            if (d == 0) { /* NaN codes of both signs, in the first and in a later row */
+                ((uint8_t *)w.data)[5] = 0x7f;
+                ((uint8_t *)w.data)[35 * k + 70] = 0xff;
+            } else if (d == 1) {
+                ((uint8_t *)w.scale)[7] = 255;
+            }
+            di_bf16 *x = random_bf16(a, (size_t)n, k, 1, VALUES_BROKEN);
+            di_bf16 *y = arrays_take(a, (size_t)(n * m), sizeof *y);
+            be->ops->linear(be, x, n, &w, y);
+            add_part(r, PART_BF16, y, (size_t)(n * m), one_step);
+        }
+    }
+}
+
+static void grouped_products(di_backend *be, arrays *a, results *r) {
+    for (int n = 1; n <= 101; n += 50) {
+        const int groups = 4, m = 24, k = 64;
+        size_t rows = (size_t)(n * groups);
+        di_tensor w = random_tensor(a, DI_F8_E4M3, groups * m, k);
+        di_bf16 *x = random_bf16(a, rows, k, 1, VALUES_CALM);
+        di_bf16 *y = arrays_take(a, rows * m, sizeof *y);
+        be->ops->linear_grouped(be, x, n, groups, &w, y);
+        add_part(r, PART_BF16, y, rows * m, one_step);
+    }
+}
+
+/* ---- experts ---------------------------------------------------------------------------------*/
+
+static void routing(di_backend *be, arrays *a, results *r) {
+    static const int counts[][2] = {{1, 1}, {3, 2}, {8, 8}, {128, 3}, {384, 6}};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        const int n = 7, d = 96;
+        int experts = counts[i][0], top = counts[i][1];
+        size_t cells = (size_t)(n * top);
+        di_tensor gate = random_tensor(a, DI_BF16, experts, d);
+        di_tensor bias = {.dtype = DI_F32, .data = random_f32(a, (size_t)experts, 0.1f)};
+        di_tensor other = {.dtype = DI_F32, .data = random_f32(a, (size_t)experts, 0.1f)};
+        di_bf16 *x = random_bf16(a, n, d, i == 3 ? 12 : 1, VALUES_CALM);
+        memset(x, 0, d * sizeof *x);
+        uint8_t image[7] = {0, 1, 0, 0, 1};
+        int32_t *chosen = arrays_take(a, cells, sizeof *chosen);
+        float *weights = arrays_take(a, cells, sizeof *weights);
+        be->ops->route(be, x, n, &gate, &bias, &other, i % 2 ? image : NULL, 1.0f, top, i != 4,
+                       1.5f, chosen, weights);
+        add_part(r, PART_I32, chosen, cells, exact);
+        add_part(r, PART_F32, weights, cells, fine);
+    }
+}
+
+static void route_ties_and_nans(di_backend *be, arrays *a, results *r) {
+    enum { N = 2, D = 32, E = 16, TOP = 4 };
+    di_tensor gate = {.dtype = DI_BF16, .rank = 2, .shape = {E, D}};
+    gate.data = arrays_take(a, E * D, sizeof(di_bf16)); /* all logits 0: every score ties */
+    float *b = arrays_take(a, E, sizeof *b);
+    b[0] = NAN;
+    b[3] = 1;
+    b[9] = -INFINITY;
+    b[15] = 1;
+    di_tensor bias = {.dtype = DI_F32, .data = b};
+    di_bf16 *x = random_bf16(a, N, D, 1, VALUES_CALM);
+    x[D] = di_bf16_from_f32(NAN); /* second row: every score is NaN, experts are still numbers */
+    int32_t *chosen = arrays_take(a, N * TOP, sizeof *chosen);
+    float *weights = arrays_take(a, N * TOP, sizeof *weights);
+    be->ops->route(be, x, N, &gate, &bias, &bias, NULL, 1.0f, TOP, true, 1.5f, chosen, weights);
+    static const int32_t want[N * TOP] = {1, 2, 3, 15, 0, 1, 2, 3};
+    assert_memory_equal(chosen, want, sizeof want);
+    add_part(r, PART_F32, weights, N * TOP, fine);
+}
+
+/* One flipped BF16 rounding of t moves an E4M3 code by a step, 2^-4 of that term: results may then
+ * differ by some BF16 steps, in the few rows where it happens. */
+static const part expert_steps = {.ulp = 2, .small = 0x1p-8f, .one_in = 10};
+
+static void experts(di_backend *be, arrays *a, results *r) {
+    static const int shapes[][4] = {/* n, top, experts, inter */
+                                    {1, 1, 1, 32},
+                                    {1, 3, 8, 96},
+                                    {7, 2, 3, 64},
+                                    {70, 3, 6, 32}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        int n = shapes[i][0], top = shapes[i][1], count = shapes[i][2], inter = shapes[i][3];
+        const int d = 96;
+        di_expert *table = arrays_take(a, (size_t)count, sizeof *table), shared;
+        for (int e = 0; e <= count; e++) {
+            di_expert *x = e < count ? &table[e] : &shared;
+            di_dtype dtype = e < count ? DI_FP4_E2M1 : DI_F8_E4M3;
+            x->w1 = random_tensor(a, dtype, inter, d);
+            x->w3 = random_tensor(a, dtype, inter, d);
+            x->w2 = random_tensor(a, dtype, d, inter);
+        }
+        int32_t *chosen = arrays_take(a, (size_t)(n * top), sizeof *chosen);
+        float *weights = random_f32(a, (size_t)(n * top), 0.5f);
+        for (int t = 0; t < n; t++) {
+            int first = random_below(a, count - top + 1);
+            for (int j = 0; j < top; j++) {
+                chosen[t * top + j] = first + j;
+            }
+        }
+        di_bf16 *x = random_bf16(a, (size_t)n, d, i == 2 ? 8 : 1, VALUES_CALM);
+        di_bf16 *y = arrays_take(a, (size_t)(n * d), sizeof *y);
+        be->ops->moe(be, x, n, chosen, weights, top, table, count, &shared, i ? 10.0f : 0, y);
+        add_part(r, PART_BF16, y, (size_t)(n * d), expert_steps);
+    }
+}
+
+static void ngrams(di_backend *be, arrays *a, results *r) {
+    const int n = 100, columns = 6, width = 32, hc = 4, d = 96;
+    di_tensor table = random_table(a, 50, width);
+    di_tensor wkv = random_tensor(a, DI_F8_E4M3, (hc + 1) * d, columns * width);
+    di_tensor q = random_tensor(a, DI_BF16, hc, d), k = random_tensor(a, DI_BF16, hc, d);
+    int64_t *rows = arrays_take(a, (size_t)(n * columns), sizeof *rows);
+    for (int i = 0; i < n * columns; i++) {
+        rows[i] = i / columns % 3 == 1 ? -1 : random_below(a, 50);
+    }
+    di_bf16 *h = random_bf16(a, (size_t)(n * hc), (size_t)d, 1, VALUES_CALM);
+    be->ops->engram(be, rows, n, columns, &table, &wkv, &q, &k, hc, d, 1e-20f, h);
+    add_part(r, PART_BF16, h, (size_t)(n * hc * d), one_step);
+    h = random_bf16(a, (size_t)(n * hc), (size_t)d, 1, VALUES_WILD);
+    be->ops->engram(be, rows, 1, columns, &table, &wkv, &q, &k, hc, d, 1e-20f, h);
+    add_part(r, PART_BF16, h, (size_t)(n * hc * d), one_step);
+}
+
+/* ---- state -----------------------------------------------------------------------------------*/
+
+/* Two sequences with everything that reads and writes their state, in steps of the given sizes. */
+typedef struct scene {
+    int head_dim, key_dim, heads, key_heads, window, ratio, k, max_blocks, block_size;
+    int64_t window_start; /* of the second sequence */
+    bool coarse;          /* few distinct index scores: ties everywhere */
+    values_kind kind;
+} scene;
+
+enum { SCENE_TOKENS = 75 };
+
+typedef struct scene_data { /* [2 * SCENE_TOKENS] rows, the second sequence behind the first */
+    di_bf16 *q, *kv, *index_q, *index_w, *latents, *keys;
+    float *k, *g, *sink;
+} scene_data;
+
+typedef struct scene_output {
+    uint8_t *records;
+    di_bf16 *attention, *pooled;
+    int32_t *topk, *candidates, *narrow;
+} scene_output;
+
+static scene_data make_data(arrays *a, const scene *s) {
+    size_t n = 2 * SCENE_TOKENS, hd = (size_t)s->head_dim, kd = (size_t)s->key_dim;
+    scene_data d = {
+        .q = random_bf16(a, n * (size_t)s->heads, hd, 1.5f, VALUES_CALM),
+        .kv = random_bf16(a, n, hd, 1, s->kind),
+        .index_q = random_bf16(a, n * (size_t)s->key_heads, kd, 1, VALUES_CALM),
+        .index_w = random_bf16(a, n, (size_t)s->key_heads, 1, VALUES_CALM),
+        .latents = random_bf16(a, n, hd, 1, s->kind),
+        .keys = random_bf16(a, n, kd, 1, VALUES_CALM),
+        .k = random_f32(a, n * hd, 1),
+        .g = random_f32(a, n * hd, 3),
+        .sink = random_f32(a, (size_t)s->heads, 1),
+    };
+    for (size_t i = 0; s->coarse && i < n * kd; i++) {
+        d.keys[i] = di_bf16_from_f32((float)(random_below(a, 3) - 1));
+    }
+    for (size_t i = 0; s->coarse && i < n * kd * (size_t)s->key_heads; i++) {
+        d.index_q[i] = di_bf16_from_f32(i % 7 ? 0 : 1);
+    }
+    for (size_t i = 0; s->coarse && i < n * (size_t)s->key_heads; i++) {
+        d.index_w[i] = di_bf16_from_f32(1);
+    }
+    return d;
+}
+
+static scene_output make_output(arrays *a, const scene *s, const di_state_layout *l) {
+    size_t n = 2 * SCENE_TOKENS;
+    return (scene_output){
+        .records = arrays_take(a, n, l->window_bytes),
+        .attention = arrays_take(a, n, (size_t)(s->heads * s->head_dim) * 2),
+        .pooled = arrays_take(a, n, (size_t)s->head_dim * 2),
+        .topk = arrays_take(a, n, (size_t)s->k * 4),
+        .candidates = arrays_take(a, n, (size_t)s->max_blocks * 4),
+        .narrow = arrays_take(a, n, (size_t)s->k * 4),
+    };
+}
+
+/* Copies rows between the scene's order (by sequence) and a step's order. */
+static void copy_rows(void *to, size_t to_row, const void *from, size_t from_row, int n,
+                      size_t bytes) {
+    memcpy((char *)to + to_row * bytes, (const char *)from + from_row * bytes, (size_t)n * bytes);
+}
+
+static int list_entries(const di_step *step, int ratio, di_entry *entries) {
+    int m = 0;
+    for (int s = 0; s < step->num_seqs; s++) {
+        int64_t begin = step->seqs[s].pos0 / ratio;
+        int64_t end = (step->seqs[s].pos0 + step->seqs[s].num_rows) / ratio;
+        for (int64_t e = begin; e < end; e++) {
+            entries[m++] = (di_entry){s, e};
+        }
+    }
+    return m;
+}
+
+static void run_step(di_backend *be, const scene *s, const di_step *step, const scene_data *d,
+                     scene_output *o) {
+    const di_ops *ops = be->ops;
+    di_entry entries[2 * SCENE_TOKENS];
+    di_tensor sink = {.dtype = DI_F32, .data = d->sink};
+    int n = step->num_rows, m = list_entries(step, s->ratio, entries);
+    ops->window_quant(be, d->kv, n, s->head_dim, o->records);
+    ops->compress(be, step, 0, s->ratio, d->k, s->ratio > 1 ? d->g : NULL, entries, m, s->head_dim,
+                  o->pooled);
+    ops->entry_store(be, step, 0, s->ratio, entries, m, d->latents, s->head_dim, d->keys,
+                     s->key_dim);
+    ops->index_topk(be, step, 0, s->ratio, d->index_q, d->index_w, s->key_heads, s->key_dim, s->k,
+                    s->max_blocks ? o->candidates : NULL, true, s->max_blocks, s->block_size,
+                    o->topk);
+    if (s->max_blocks) {
+        ops->index_topk(be, step, 0, s->ratio, d->index_q, d->index_w, s->key_heads, s->key_dim,
+                        s->k, o->candidates, false, s->max_blocks, s->block_size, o->narrow);
+    }
+    ops->attention(be, step, 0, s->window, 0, s->ratio, d->q, s->heads, s->head_dim, o->records,
+                   s->max_blocks ? o->narrow : o->topk, s->k, &sink, o->attention);
+    ops->window_store(be, step, 0, o->records);
+}
+
+/* The step's rows of all inputs; and a row's worth of results back into the scene's order. Latents
+ * and keys go by entry. */
+static void gather(const scene *s, const di_step *step, const scene_data *all, scene_data *d) {
+    size_t hd = (size_t)s->head_dim, kd = (size_t)s->key_dim;
+    di_entry entries[2 * SCENE_TOKENS];
+    int m = list_entries(step, s->ratio, entries);
+    for (int i = 0; i < step->num_seqs; i++) {
+        const di_seq_rows *q = &step->seqs[i];
+        size_t to = (size_t)q->row0, from = (size_t)q->slot * SCENE_TOKENS + (size_t)q->pos0;
+        int n = q->num_rows;
+        copy_rows(d->q, to, all->q, from, n, hd * (size_t)s->heads * 2);
+        copy_rows(d->kv, to, all->kv, from, n, hd * 2);
+        copy_rows(d->index_q, to, all->index_q, from, n, kd * (size_t)s->key_heads * 2);
+        copy_rows(d->index_w, to, all->index_w, from, n, (size_t)s->key_heads * 2);
+        copy_rows(d->k, to, all->k, from, n, hd * 4);
+        copy_rows(d->g, to, all->g, from, n, hd * 4);
+    }
+    for (int i = 0; i < m; i++) {
+        size_t from = (size_t)step->seqs[entries[i].seq].slot * SCENE_TOKENS;
+        from += (size_t)entries[i].entry;
+        copy_rows(d->latents, (size_t)i, all->latents, from, 1, hd * 2);
+        copy_rows(d->keys, (size_t)i, all->keys, from, 1, kd * 2);
+    }
+}
+
+static void scatter(const scene *s, const di_step *step, const scene_output *o, scene_output *all,
+                    const di_state_layout *l) {
+    size_t hd = (size_t)s->head_dim;
+    di_entry entries[2 * SCENE_TOKENS];
+    int m = list_entries(step, s->ratio, entries);
+    for (int i = 0; i < step->num_seqs; i++) {
+        const di_seq_rows *q = &step->seqs[i];
+        size_t from = (size_t)q->row0, to = (size_t)q->slot * SCENE_TOKENS + (size_t)q->pos0;
+        int n = q->num_rows;
+        copy_rows(all->records, to, o->records, from, n, l->window_bytes);
+        copy_rows(all->attention, to, o->attention, from, n, hd * (size_t)s->heads * 2);
+        copy_rows(all->topk, to, o->topk, from, n, (size_t)s->k * 4);
+        copy_rows(all->candidates, to, o->candidates, from, n, (size_t)s->max_blocks * 4);
+        copy_rows(all->narrow, to, o->narrow, from, n, (size_t)s->k * 4);
+    }
+    for (int i = 0; i < m; i++) {
+        size_t to = (size_t)step->seqs[entries[i].seq].slot * SCENE_TOKENS;
+        copy_rows(all->pooled, to + (size_t)entries[i].entry, o->pooled, (size_t)i, 1, hd * 2);
+    }
+}
+
+/* chunk: tokens of a step and sequence; 0 = sizes that change, and sequences out of step. */
+static void play(di_backend *be, arrays *a, const scene *s, int chunk, results *r) {
+    enum { BLOCK_TOKENS = 8, BLOCKS = 2 * (SCENE_TOKENS / BLOCK_TOKENS + 1) };
+    di_state_layout *l =
+        small_layout(a, s->head_dim, s->key_dim, BLOCK_TOKENS, s->window + 3, s->ratio + 3);
+    di_state_pool pool = small_pool(a, l, BLOCKS, 2);
+    int32_t blocks[2][BLOCKS / 2];
+    for (int i = 0; i < BLOCKS; i++) {
+        blocks[i % 2][i / 2] = i * 7 % BLOCKS; /* scattered */
+    }
+    arrays fixed = {.seed = 7}, spare = {.seed = 8};
+    scene_data data = make_data(&fixed, s), now = make_data(&spare, s);
+    scene_output all = make_output(a, s, l), o = make_output(&spare, s, l);
+    int64_t done[2] = {0};
+    now.sink = data.sink;
+    for (int turn = 0; done[0] < SCENE_TOKENS || done[1] < SCENE_TOKENS; turn++) {
+        di_seq_rows seqs[2];
+        di_step step = {.seqs = seqs, .pool = pool};
+        for (int i = 0; i < 2; i++) {
+            int left = SCENE_TOKENS - (int)done[i];
+            int n = chunk ? chunk : (turn * 5 + i * 3) % 11;
+            n = n < left ? n : left;
+            if (n > 0) {
+                seqs[step.num_seqs++] =
+                    (di_seq_rows){step.num_rows, n, done[i], i ? s->window_start : 0, blocks[i], i};
+                step.num_rows += n;
+            }
+            done[i] += n;
+        }
+        gather(s, &step, &data, &now);
+        run_step(be, s, &step, &now, &o);
+        scatter(s, &step, &o, &all, l);
+    }
+    size_t n = 2 * SCENE_TOKENS;
+    add_part(r, PART_BYTES, all.records, n * l->window_bytes, exact);
+    add_part(r, PART_BYTES, pool.blocks, BLOCKS * l->block_stride, exact);
+    add_part(r, PART_I32, all.topk, n * (size_t)s->k, exact);
+    add_part(r, PART_I32, all.candidates, n * (size_t)s->max_blocks, exact);
+    add_part(r, PART_I32, all.narrow, n * (size_t)s->k, exact);
+    add_part(r, PART_BF16, all.pooled, n * (size_t)s->head_dim, one_step);
+    /* A probability next to a BF16 tie may round the other way: 2^-9 of one term. */
+    add_part(r, PART_BF16, all.attention, n * (size_t)(s->heads * s->head_dim),
+             (part){.ulp = 1, .small = 0x1p-10f, .one_in = 10});
+    add_part(r, PART_BYTES, pool.slots, 2 * l->group_offset[0], exact);
+    arrays_free(&fixed);
+    arrays_free(&spare);
+}
+
+static const scene scenes[] = {
+    {64, 32, 3, 2, 16, 2, 5, 0, 4, 0, false, VALUES_CALM},
+    {32, 64, 9, 4, 5, 1, 12, 3, 4, 21, false, VALUES_WILD},
+    {128, 32, 1, 1, 70, 2, 80, 0, 4, 9, true, VALUES_CALM},
+    {64, 32, 17, 5, 64, 1, 10, 6, 3, 0, true, VALUES_CALM},
+};
+enum { NUM_SCENES = sizeof scenes / sizeof *scenes };
+
+static void states(di_backend *be, arrays *a, results *r) {
+    for (int i = 0; i < NUM_SCENES; i++) {
+        play(be, a, &scenes[i], 0, r);
+    }
+}
+
+static void broken_states(di_backend *be, arrays *a, results *r) {
+    scene s = scenes[1];
+    s.kind = VALUES_BROKEN;
+    play(be, a, &s, 7, r);
+}
+
+/* ---- tests -----------------------------------------------------------------------------------*/
+
+static void test_rows_are_gathered_and_embedded_as_by_the_oracle(void **state) {
+    (void)state;
+    check_case(embed_and_gather, true);
+}
+
+static void test_norms_agree_with_the_oracle(void **state) {
+    (void)state;
+    check_case(norms, true);
+}
+
+static void test_rotation_agrees_with_the_oracle(void **state) {
+    (void)state;
+    check_case(rotations, true);
+}
+
+static void test_hyper_connections_agree_with_the_oracle(void **state) {
+    (void)state;
+    check_case(hyper_connections, true);
+}
+
+static void test_products_agree_with_the_oracle_on_every_tail(void **state) {
+    (void)state;
+    check_case(products, true);
+}
+
+static void test_nans_and_infinities_spoil_their_row_and_no_other(void **state) {
+    (void)state;
+    check_case(broken_products, true);
+}
+
+static void test_grouped_products_agree_with_the_oracle(void **state) {
+    (void)state;
+    check_case(grouped_products, true);
+}
+
+static void test_routing_agrees_with_the_oracle(void **state) {
+    (void)state;
+    check_case(routing, true);
+}
+
+static void test_route_prefers_finite_scores_and_lower_numbers(void **state) {
+    (void)state;
+    check_case(route_ties_and_nans, true);
+}
+
+static void test_experts_agree_with_the_oracle(void **state) {
+    (void)state;
+    check_case(experts, true);
+}
+
+static void test_ngram_gate_agrees_with_the_oracle(void **state) {
+    (void)state;
+    check_case(ngrams, true);
+}
+
+static void test_state_attention_and_selection_agree_with_the_oracle(void **state) {
+    (void)state;
+    check_case(states, true);
+}
+
+static void test_broken_keys_do_no_harm_to_other_rows(void **state) {
+    (void)state;
+    check_case(broken_states, false);
+}
+
+/* The softmax over 4 streams and its 20 rounds against numbers from a published check. */
+static void test_sinkhorn_rounds_give_the_known_matrix(void **state) {
+    (void)state;
+    static const float logits[16] = {1, 0, 0, -1, 0, 2, 0, 0, 0.5f, 0, 1, 0, 0, -0.5f, 0, 3};
+    static const float want[16] = {0.550896f, 0.160808f, 0.246761f, 0.041535f, 0.115772f, 0.678769f,
+                                   0.140963f, 0.064496f, 0.261327f, 0.125768f, 0.524604f, 0.088301f,
+                                   0.072004f, 0.034654f, 0.087671f, 0.805668f};
+    float base[24] = {0}, fn[24 * 32] = {0}, scale[3] = {1, 1, 1}, pre[4], post[4], comb[16];
+    memcpy(base + 8, logits, sizeof logits);
+    di_bf16 h[32] = {0};
+    di_tensor tensors[3] = {{.dtype = DI_F32, .rank = 2, .shape = {24, 32}, .data = fn},
+                            {.dtype = DI_F32, .rank = 1, .shape = {24}, .data = base},
+                            {.dtype = DI_F32, .rank = 1, .shape = {3}, .data = scale}};
+    di_backend *be = di_cpu_create(NULL, NULL);
+    be->ops->mhc_coeffs(be, h, 1, 4, &tensors[0], &tensors[1], &tensors[2], 1e-20f, 1e-6f, 20, pre,
+                        post, comb);
+    be->ops->destroy(be);
+    for (int i = 0; i < 16; i++) {
+        assert_true(fabsf(comb[i] - want[i]) < 2e-6f);
+    }
+    for (int i = 0; i < 4; i++) {
+        assert_true(fabsf(pre[i] - 0.500001f) < 1e-7f && post[i] == 1.0f);
+    }
+}
+
+/* However a prompt is cut into steps, and whoever shares them, a token's results are the same. */
+static void test_state_ops_do_not_depend_on_how_steps_are_cut(void **state) {
+    (void)state;
+    static const int chunks[] = {1, 2, 7, 64, SCENE_TOKENS, 0};
+    static results want, got;
+    for (int i = 0; i < NUM_SCENES; i++) {
+        for (size_t c = 0; c < sizeof chunks / sizeof *chunks; c++) {
+            arrays a = {.seed = 1}, first = {.seed = 1};
+            di_backend *be = di_cpu_create(&(di_cpu_options){.threads = 2}, NULL);
+            want.n = got.n = 0;
+            play(be, &first, &scenes[i], SCENE_TOKENS, &want);
+            play(be, &a, &scenes[i], chunks[c], &got);
+            compare(&got, &want, false, "cut in other steps");
+            be->ops->destroy(be);
+            arrays_free(&a);
+            arrays_free(&first);
+        }
+    }
+}
+
+/* Products and experts: each row alone against all rows together. */
+static void test_a_row_alone_has_the_bits_it_has_among_others(void **state) {
+    (void)state;
+    enum { N = 53, M = 70, K = 2112, TOP = 2, E = 4 };
+    static const di_dtype dtypes[] = {DI_F8_E4M3, DI_FP4_E2M1, DI_BF16};
+    for (int isa = DI_CPU_PLAIN; isa <= DI_CPU_AVX512; isa++) {
+        if (!di_cpu_isa_usable((di_cpu_isa)isa)) {
+            continue;
+        }
+        arrays a = {.seed = 3};
+        di_backend *be = di_cpu_create(&(di_cpu_options){2, (di_cpu_isa)isa}, NULL);
+        di_bf16 *x = random_bf16(&a, N, K, 1, VALUES_CALM);
+        di_bf16 *all = arrays_take(&a, N * K, 2), *one = arrays_take(&a, N * K, 2);
+        for (int d = 0; d < 3; d++) {
+            di_tensor w = random_tensor(&a, dtypes[d], M, K);
+            be->ops->linear(be, x, N, &w, all);
+            for (int t = 0; t < N; t++) {
+                be->ops->linear(be, x + t * K, 1, &w, one + t * M);
+            }
+            assert_memory_equal(one, all, N * M * sizeof *one);
+            for (int n = 2; n < 12; n++) {
+                be->ops->linear(be, x, n, &w, one);
+                assert_memory_equal(one, all, (size_t)(n * M) * sizeof *one);
+            }
+        }
+        di_expert table[E + 1];
+        int32_t chosen[N * TOP];
+        float *weights = random_f32(&a, N * TOP, 1);
+        for (int e = 0; e <= E; e++) {
+            di_dtype dtype = e < E ? DI_FP4_E2M1 : DI_F8_E4M3;
+            table[e].w1 = random_tensor(&a, dtype, 64, 96);
+            table[e].w3 = random_tensor(&a, dtype, 64, 96);
+            table[e].w2 = random_tensor(&a, dtype, 96, 64);
+        }
+        for (int t = 0; t < N; t++) {
+            chosen[t * TOP] = t % (E - 1);
+            chosen[t * TOP + 1] = E - 1;
+        }
+        be->ops->moe(be, x, N, chosen, weights, TOP, table, E, &table[E], 10, all);
+        for (int t = 0; t < N; t++) {
+            be->ops->moe(be, x + t * 96, 1, chosen + t * TOP, weights + t * TOP, TOP, table, E,
+                         &table[E], 10, one + t * 96);
+        }
+        assert_memory_equal(one, all, N * 96 * sizeof *one);
+        be->ops->destroy(be);
+        arrays_free(&a);
+    }
+}
+
+static void test_create_refuses_what_it_cannot_do(void **state) {
+    (void)state;
+    di_error err;
+    assert_null(di_cpu_create(&(di_cpu_options){.threads = -1}, &err));
+    assert_int_equal(err.code, DI_ERR_ARGUMENT);
+    assert_null(di_cpu_create(&(di_cpu_options){.threads = 1025}, &err));
+    assert_non_null(strstr(err.message, "1025"));
+    for (int isa = DI_CPU_AVX2; isa <= DI_CPU_AVX512; isa++) {
+        di_backend *be = di_cpu_create(&(di_cpu_options){.isa = (di_cpu_isa)isa}, &err);
+        assert_int_equal(be != NULL, di_cpu_isa_usable((di_cpu_isa)isa));
+        if (be) {
+            assert_int_equal(di_cpu_isa_of(be), isa);
+            be->ops->destroy(be);
+        } else {
+            assert_int_equal(err.code, DI_ERR_UNSUPPORTED);
+            assert_non_null(strstr(err.message, di_cpu_isa_name((di_cpu_isa)isa)));
+        }
+    }
+}
+
+static void test_buffers_are_aligned_and_carry_bytes(void **state) {
+    (void)state;
+    di_backend *be = di_cpu_create(NULL, NULL);
+    char text[] = "over and back", back[sizeof text] = {0};
+    for (size_t bytes = 1; bytes < 5000; bytes = bytes * 3 + 16) {
+        void *p = be->ops->alloc(be, bytes + sizeof text);
+        assert_int_equal((uintptr_t)p % 256, 0);
+        be->ops->upload(be, p, text, sizeof text);
+        be->ops->download(be, back, p, sizeof text);
+        assert_string_equal(back, text);
+        be->ops->free(be, p);
+    }
+    be->ops->free(be, NULL);
+    assert_null(be->ops->alloc(be, SIZE_MAX));
+    be->ops->destroy(be);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rows_are_gathered_and_embedded_as_by_the_oracle),
+        cmocka_unit_test(test_norms_agree_with_the_oracle),
+        cmocka_unit_test(test_rotation_agrees_with_the_oracle),
+        cmocka_unit_test(test_hyper_connections_agree_with_the_oracle),
+        cmocka_unit_test(test_products_agree_with_the_oracle_on_every_tail),
+        cmocka_unit_test(test_nans_and_infinities_spoil_their_row_and_no_other),
+        cmocka_unit_test(test_grouped_products_agree_with_the_oracle),
+        cmocka_unit_test(test_routing_agrees_with_the_oracle),
+        cmocka_unit_test(test_route_prefers_finite_scores_and_lower_numbers),
+        cmocka_unit_test(test_experts_agree_with_the_oracle),
+        cmocka_unit_test(test_ngram_gate_agrees_with_the_oracle),
+        cmocka_unit_test(test_state_attention_and_selection_agree_with_the_oracle),
+        cmocka_unit_test(test_broken_keys_do_no_harm_to_other_rows),
+        cmocka_unit_test(test_sinkhorn_rounds_give_the_known_matrix),
+        cmocka_unit_test(test_state_ops_do_not_depend_on_how_steps_are_cut),
+        cmocka_unit_test(test_a_row_alone_has_the_bits_it_has_among_others),
+        cmocka_unit_test(test_create_refuses_what_it_cannot_do),
+        cmocka_unit_test(test_buffers_are_aligned_and_carry_bytes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
