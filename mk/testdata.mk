@@ -43,3 +43,10 @@ $(TESTDATA)/tokenizer-v41/tokenizer.json: $(TESTDATA)/tokenizer-v4/tokenizer.jso
 	@sed -e 's/<｜place▁holder▁no▁799｜>/<｜System｜>/' \
 	    -e 's/<｜image｜>/<|place_holder_mm_span_0442|>/' -e 's/<｜image2｜>/<｜image｜>/' \
 	    $< > $@.part && mv $@.part $@
+
+# ---- the full-size model as sparse files (tools/make-checkpoint) ----
+testdata: $(TESTDATA)/flash/.made
+
+$(TESTDATA)/flash/.made: tools/make-checkpoint tools/flash-config.json
+	@$(PYTHON) tools/make-checkpoint $(@D) >/dev/null
+	@touch $@
