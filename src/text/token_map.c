@@ -136,7 +136,7 @@ static bool map_token(const di_tokenizer *tok, int32_t id, key_table *table, di_
     size_t size;
     const char *bytes = di_tokenizer_token_bytes(tok, id, &size);
     if (size == 0) {
-        return di_fail(err, DI_ERR_FORMAT, "the tokenizer has no token %d, which Engram needs",
+        return di_fail(err, DI_ERR_FORMAT, "tokenizer.json has no token %d, which Engram needs",
                        (int)id);
     }
     key->size = 0;

@@ -108,7 +108,7 @@ def test_config_values_out_of_range_are_refused_by_field(folder):
     for number, (field, value) in enumerate([("hidden_size", 0), ("hidden_size", -256),
                                              ("num_hidden_layers", 10**9), ("vocab_size", 1.5),
                                              ("num_experts_per_tok", 17), ("head_dim", "64"),
-                                             ("sliding_window", 0), ("hidden_size", 2**63),
+                                             ("sliding_window", 0), ("hidden_size", 2**62),
                                              ("engram_num_embeddings", [1, 2])]):
         place = folder / str(number)
         place.mkdir()
@@ -255,10 +255,14 @@ def test_ids_need_no_tokenizer(folder):
 def test_a_tokenizer_without_a_needed_token_is_refused_by_token(folder):
     model = copy_of_demo(folder)
     tokenizer = json.loads((model / "tokenizer.json").read_text())
-    tokenizer["added_tokens"] = [t for t in tokenizer["added_tokens"]
-                                 if t["content"] != "<｜Assistant｜>"]
+    token = next(t for t in tokenizer["added_tokens"] if t["content"] == "<｜Assistant｜>")
+    token["content"] = "<｜Butler｜>"
     replace(model / "tokenizer.json", json.dumps(tokenizer))
-    complains(deepinfer("run", "-m", model, "-p", "Hello!"), 1, "tokenizer.json", "<｜Assistant｜>")
+    line = complains(deepinfer("run", "-m", model, "-p", "Hello!"), 1, "<｜Assistant｜>")
+    assert "tokenizer" in line, line
+    tokenizer["added_tokens"].remove(token)
+    replace(model / "tokenizer.json", json.dumps(tokenizer))
+    complains(deepinfer("run", "-m", model, "-p", "Hello!"), 1, "tokenizer.json", token["id"])
 
 
 @test

@@ -86,7 +86,7 @@ def test_standard_output_takes_the_file_too(folder):
 @test
 def test_bad_ids_are_refused_by_value(folder):
     out = folder / "x.safetensors"
-    for ids, status, *parts in [("0,4160", 1, "4160", "4159"), ("-1", 2, "-1"), ("0,,1", 2),
+    for ids, status, *parts in [("0,4160", 1, "4160", "4159"), ("-1", 1, "-1"), ("0,,1", 2),
                                 ("", 2, "--ids"), ("1,2,x", 2, "x"), ("1,2,", 2), ("1.5", 2, "1.5"),
                                 ("99999999999999999999", 2)]:
         complains(deepinfer("logits", "-m", DEMO, "--ids", ids, "-o", out), status, *parts)

@@ -140,7 +140,7 @@ def test_help_lines_fit_a_terminal(_):
 def test_version_tells_build_libraries_and_processor(_):
     result = succeeds(deepinfer("version"))
     version = open("VERSION").read().strip()
-    for word in (version, "jansson", "pcre2", "utf8proc", "cpu"):
+    for word in (version, "jansson", "pcre2", "utf8proc", "processor"):
         assert word in result.out.lower(), (word, result)
     assert deepinfer("--version").out == result.out
 
