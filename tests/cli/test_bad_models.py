@@ -258,11 +258,7 @@ def test_a_tokenizer_without_a_needed_token_is_refused_by_token(folder):
     token = next(t for t in tokenizer["added_tokens"] if t["content"] == "<｜Assistant｜>")
     token["content"] = "<｜Butler｜>"
     replace(model / "tokenizer.json", json.dumps(tokenizer))
-    line = complains(deepinfer("run", "-m", model, "-p", "Hello!"), 1, "<｜Assistant｜>")
-    assert "tokenizer" in line, line
-    tokenizer["added_tokens"].remove(token)
-    replace(model / "tokenizer.json", json.dumps(tokenizer))
-    complains(deepinfer("run", "-m", model, "-p", "Hello!"), 1, "tokenizer.json", token["id"])
+    complains(deepinfer("run", "-m", model, "-p", "Hello!"), 1, "tokenizer.json", "<｜Assistant｜>")
 
 
 @test
