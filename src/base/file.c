@@ -104,41 +104,58 @@ bool di_file_read(const char *path, size_t max_bytes, char **data, size_t *size,
     return true;
 }
 
-bool di_writer_open(di_writer *w, const char *path, di_error *err) {
-    *w = (di_writer){0};
-    if (strcmp(path, "-") == 0) {
-        w->stream = stdout;
-        return true;
-    }
-    size_t length = strlen(path);
-    w->path = di_strdup(path);
+/* Opens a temporary file beside w->path. */
+static bool open_temporary(di_writer *w, di_error *err) {
+    size_t length = strlen(w->path);
     w->temporary = di_alloc(length + 8);
-    if (!w->path || !w->temporary) {
-        di_fail(err, DI_ERR_NO_MEMORY, "%s: no memory for its name", path);
-        goto failed;
+    if (!w->temporary) {
+        return di_fail(err, DI_ERR_NO_MEMORY, "%s: no memory for its name", w->path);
     }
-    snprintf(w->temporary, length + 8, "%s.XXXXXX", path);
+    snprintf(w->temporary, length + 8, "%s.XXXXXX", w->path);
     int fd = mkostemp(w->temporary, O_CLOEXEC);
     if (fd < 0) {
-        di_fail_errno(err, "%s: cannot create a file beside it", path);
-        goto failed;
+        di_fail_errno(err, "%s: cannot create a file beside it", w->path);
+        return false;
     }
     mode_t mask = umask(0);
     umask(mask);
     (void)fchmod(fd, 0666 & ~mask); /* mkstemp makes 0600; a result file follows the umask */
     w->stream = fdopen(fd, "wb");
     if (!w->stream) {
-        di_fail_errno(err, "%s", path);
+        di_fail_errno(err, "%s", w->path);
         close(fd);
         unlink(w->temporary);
-        goto failed;
+        return false;
     }
     return true;
-failed:
-    di_free(w->path);
-    di_free(w->temporary);
+}
+
+bool di_writer_open(di_writer *w, const char *path, di_error *err) {
     *w = (di_writer){0};
-    return false;
+    if (strcmp(path, "-") == 0) {
+        w->stream = stdout;
+        return true;
+    }
+    char *target = realpath(path, NULL); /* a link stays one; what it points to is replaced */
+    w->path = di_strdup(target ? target : path);
+    free(target);
+    if (!w->path) {
+        return di_fail(err, DI_ERR_NO_MEMORY, "%s: no memory for its name", path);
+    }
+    struct stat st;
+    bool ok;
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) { /* a device or a pipe stays what it is */
+        w->stream = fopen(path, "wbe");
+        ok = w->stream || di_fail_errno(err, "%s", path);
+    } else {
+        ok = open_temporary(w, err);
+    }
+    if (!ok) {
+        di_free(w->path);
+        di_free(w->temporary);
+        *w = (di_writer){0};
+    }
+    return ok;
 }
 
 bool di_writer_write(di_writer *w, const void *data, size_t bytes, di_error *err) {
@@ -149,10 +166,10 @@ bool di_writer_write(di_writer *w, const void *data, size_t bytes, di_error *err
 }
 
 void di_writer_abort(di_writer *w) {
+    if (w->path && w->stream) {
+        fclose(w->stream);
+    }
     if (w->temporary) {
-        if (w->stream) {
-            fclose(w->stream);
-        }
         unlink(w->temporary);
     }
     di_free(w->path);
@@ -163,11 +180,11 @@ void di_writer_abort(di_writer *w) {
 bool di_writer_commit(di_writer *w, di_error *err) {
     const char *name = w->path ? w->path : "standard output";
     bool ok = fflush(w->stream) == 0 && !ferror(w->stream);
-    if (ok && w->temporary) {
+    if (ok && w->path) {
         ok = fsync(fileno(w->stream)) == 0 || errno == EINVAL || errno == EROFS;
         ok = fclose(w->stream) == 0 && ok;
         w->stream = NULL;
-        ok = ok && rename(w->temporary, w->path) == 0;
+        ok = ok && (!w->temporary || rename(w->temporary, w->path) == 0);
     }
     if (!ok) {
         di_fail_errno(err, "%s: cannot write", name);

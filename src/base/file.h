@@ -24,11 +24,12 @@ void di_map_close(di_map *map);
 bool di_file_read(const char *path, size_t max_bytes, char **data, size_t *size, di_error *err);
 
 /* Writing to PATH: goes to a temporary name in the same folder; di_writer_commit flushes, syncs and
- * renames, di_writer_abort removes it. "-" is standard output, where abort can take nothing back.
+ * renames, di_writer_abort removes it. "-" is standard output; that, and a PATH that is a device or
+ * a pipe, is written to directly, and abort can take nothing back.
  * Exactly one of commit and abort ends a writer that was opened; commit that fails has aborted. */
 typedef struct di_writer {
     FILE *stream;
-    char *path, *temporary; /* both NULL for standard output */
+    char *path, *temporary; /* NULL for standard output; temporary also for a device or a pipe */
 } di_writer;
 
 bool di_writer_open(di_writer *w, const char *path, di_error *err);

@@ -31,19 +31,29 @@ static bool depth_ok(const char *text, size_t size, int max_depth) {
     return true;
 }
 
-json_t *di_json_parse(const char *text, size_t size, int max_depth, const char *name,
-                      di_error *err) {
+static json_t *parse(const char *text, size_t size, int max_depth, size_t flags, const char *name,
+                     di_error *err) {
     if (!depth_ok(text, size, max_depth)) {
         di_fail(err, DI_ERR_FORMAT, "%s: JSON is nested more than %d levels deep", name, max_depth);
         return NULL;
     }
     json_error_t e;
-    json_t *value = json_loadb(text, size, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &e);
+    json_t *value = json_loadb(text, size, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | flags, &e);
     if (!value) {
         di_fail(err, DI_ERR_FORMAT, "%s: not valid JSON: %s (line %d, column %d)", name, e.text,
                 e.line, e.column);
     }
     return value;
+}
+
+json_t *di_json_parse(const char *text, size_t size, int max_depth, const char *name,
+                      di_error *err) {
+    return parse(text, size, max_depth, 0, name, err);
+}
+
+json_t *di_json_parse_text(const char *text, size_t size, int max_depth, const char *name,
+                           di_error *err) {
+    return parse(text, size, max_depth, JSON_ALLOW_NUL, name, err);
 }
 
 json_t *di_json_read(const char *path, size_t max_bytes, di_error *err) {

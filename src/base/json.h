@@ -18,6 +18,10 @@
 json_t *di_json_parse(const char *text, size_t size, int max_depth, const char *name,
                       di_error *err);
 
+/* The same, but strings may hold NUL characters: for texts, which are read with their length. */
+json_t *di_json_parse_text(const char *text, size_t size, int max_depth, const char *name,
+                           di_error *err);
+
 /* di_file_read + di_json_parse. */
 json_t *di_json_read(const char *path, size_t max_bytes, di_error *err);
 

@@ -35,6 +35,11 @@ const char *di_suggest(const char *word, const char *const *names, size_t count)
     int length = (int)strnlen(word, LONGEST), limit = length / 3;
     limit = limit < 1 ? 1 : limit > 3 ? 3 : limit;
     const char *best = NULL;
+    for (size_t i = 0; i < count && length >= 3; i++) {
+        if (strncmp(word, names[i], (size_t)length) == 0) {
+            return names[i]; /* cut short */
+        }
+    }
     for (size_t i = 0; i < count; i++) {
         int distance = di_edit_distance(word, names[i]);
         if (distance <= limit) {

@@ -24,9 +24,6 @@ static bool add_message(json_t *messages, const char *role, const char *text, si
         return di_fail(err, DI_ERR_ARGUMENT, "the %s message is not valid UTF-8 at byte %zu", role,
                        bad);
     }
-    if (memchr(text, 0, size)) {
-        return di_fail(err, DI_ERR_ARGUMENT, "the %s message holds a NUL character", role);
-    }
     json_t *message = json_pack("{s:s, s:s%}", "role", role, "content", text, size);
     if (!message || json_array_append_new(messages, message) != 0) {
         return di_fail(err, DI_ERR_NO_MEMORY, "no memory for a %s message", role);
@@ -59,14 +56,20 @@ typedef struct stream {
     di_progress progress;
     bool terminal, colour; /* standard output is one; and may be coloured */
     bool reasoning;        /* inside it now */
-    bool broken;           /* standard output */
     char last;             /* byte written */
+    di_error error;        /* of writing, DI_OK so far */
 } stream;
 
 static void put(stream *s, const char *text, size_t size) {
-    if (size > 0) {
-        s->broken |= !di_cli_write(text, size);
+    if (size > 0 && s->error.code == DI_OK) {
+        di_cli_write(text, size, &s->error);
         s->last = text[size - 1];
+    }
+}
+
+static void flush(stream *s) {
+    if (s->error.code == DI_OK) {
+        di_cli_flush(&s->error);
     }
 }
 
@@ -134,8 +137,8 @@ static bool on_event(void *user, const di_event *event) {
         size -= content;
     }
     put_safely(s, text, size);
-    s->broken |= fflush(stdout) != 0;
-    return !s->broken && !di_signals_interrupted();
+    flush(s);
+    return s->error.code == DI_OK && !di_signals_interrupted();
 }
 
 static void end_stream(stream *s) {
@@ -146,7 +149,7 @@ static void end_stream(stream *s) {
     if (s->last != '\n') {
         put(s, "\n", 1);
     }
-    s->broken |= fflush(stdout) != 0;
+    flush(s);
 }
 
 /* ---- one answer ---- */
@@ -186,10 +189,10 @@ static di_result *stream_answer(di_conversation *c, di_error *err) {
     di_result *r = di_generate(c->engine, &prompt, &c->params, on_event, &s, err);
     end_stream(&s);
     free(messages);
-    if (r && s.broken) {
+    if (r && s.error.code != DI_OK) {
         di_result_free(r);
         r = NULL;
-        di_fail(err, DI_ERR_IO, "standard output: cannot write");
+        *err = s.error;
     }
     return r;
 }
@@ -204,11 +207,6 @@ bool di_conversation_ask(di_conversation *c, const char *question, size_t size,
         size_t unused, content = 0;
         if (c->effort) {
             di_split_reasoning(r->text, r->text_bytes, &unused, &content);
-        }
-        /* NUL, which JSON strings here do not take, is the only thing that an answer can hold and
-         * a message cannot. */
-        for (size_t i = content; i < r->text_bytes; i++) {
-            r->text[i] = r->text[i] ? r->text[i] : ' ';
         }
         ok = add_message(c->messages, "assistant", r->text + content, r->text_bytes - content, err);
         if (reason) {

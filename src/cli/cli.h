@@ -20,17 +20,19 @@ enum {
  * DI_ERR_CANCELLED. */
 int di_cli_fail(const di_error *err);
 
-/* Writes to standard output. False when that failed; the first failure that is not a lost reader
- * has been reported then. */
-bool di_cli_write(const void *data, size_t bytes);
+/* To standard output. */
+bool di_cli_write(const void *data, size_t bytes, di_error *err);
+bool di_cli_flush(di_error *err);
 
-/* Flushes standard output; `status`, or DI_EXIT_FAILED if something could not be written. */
+/* Flushes standard output; `status`, or after all DI_EXIT_FAILED and a message if that was 0 and
+ * something could not be written. */
 int di_cli_finish(int status);
 
 /* ---- signals (signals.c) ---- */
 
-/* From now on: SIGPIPE is an error of write(); SIGBUS (a mapped file shrank) is a message and exit
- * status 1, SIGTERM ends the program; both remove the file named by di_signals_guard first. */
+/* From now on: SIGPIPE and SIGXFSZ are errors of write(); SIGBUS (a mapped file shrank) is a
+ * message and exit status 1, SIGTERM ends the program; both remove the file named by
+ * di_signals_guard first. */
 void di_signals_install(void);
 
 /* Ctrl-C is only noted from now on; a second one that has not been taken ends the program. */

@@ -101,7 +101,7 @@ static di_result *answer(job *j, di_error *cause) {
     di_prompt_init(&request.prompt, sizeof request.prompt);
     request.prompt.effort = j->effort;
     json_t *object =
-        di_json_parse(j->lines.text, j->lines.size, DI_JSON_MAX_DEPTH, j->lines.where, cause);
+        di_json_parse_text(j->lines.text, j->lines.size, DI_JSON_MAX_DEPTH, j->lines.where, cause);
     di_result *result = NULL;
     if (object && di_request_read(&request, object, j->lines.where, cause)) {
         result = di_generate(j->engine, &request.prompt, &request.params, on_event, j, cause);

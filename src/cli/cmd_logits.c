@@ -23,7 +23,7 @@ static bool read_ids(const char *text, di_ids *ids, di_error *err) {
         long id = strtol(at, &end, 10);
         if (end == at || errno || id < INT32_MIN || id > INT32_MAX || (*end && *end != ',')) {
             return di_fail(err, DI_ERR_ARGUMENT,
-                           "--ids: '%.20s' at character %zu is no list of token ids", at,
+                           "--ids: '%.24s' at character %zu is no list of token ids", at,
                            (size_t)(at - text) + 1);
         }
         if (!di_ids_push(ids, (int32_t)id, err)) {

@@ -11,7 +11,7 @@
 #include "text/detokenizer.h"
 #include "text/tokenizer.h"
 
-/* What a line becomes. False with *err, or with *err untouched when standard output is gone. */
+/* Writes what a line becomes. */
 typedef bool (*line_fn)(const di_tokenizer *tok, const di_options *o, const json_t *value,
                         const char *where, di_error *err);
 
@@ -33,7 +33,7 @@ static bool tokenize(const di_tokenizer *tok, const di_options *o, const json_t 
         snprintf(number, sizeof number, "%s%d", i ? ", " : "", ids.data[i]);
         ok = di_buffer_append_text(&out, number, err);
     }
-    ok = ok && di_buffer_append_text(&out, "]\n", err) && di_cli_write(out.data, out.size);
+    ok = ok && di_buffer_append_text(&out, "]\n", err) && di_cli_write(out.data, out.size, err);
     di_buffer_free(&out);
     di_ids_free(&ids);
     return ok;
@@ -74,7 +74,7 @@ static bool detokenize(const di_tokenizer *tok, const di_options *o, const json_
     if (ok) {
         json_t *string = json_stringn(text.data ? text.data : "", text.size);
         char *line = string ? json_dumps(string, JSON_ENCODE_ANY) : NULL;
-        ok = line ? di_cli_write(line, strlen(line)) && di_cli_write("\n", 1)
+        ok = line ? di_cli_write(line, strlen(line), err) && di_cli_write("\n", 1, err)
                   : di_fail(err, DI_ERR_NO_MEMORY, "%s: no memory for its text", where);
         free(line);
         json_decref(string);
@@ -97,7 +97,8 @@ static int run(const di_options *o, line_fn convert) {
         if (di_lines_blank(&lines)) {
             continue;
         }
-        json_t *value = di_json_parse(lines.text, lines.size, DI_JSON_MAX_DEPTH, lines.where, &err);
+        json_t *value =
+            di_json_parse_text(lines.text, lines.size, DI_JSON_MAX_DEPTH, lines.where, &err);
         if (!value || !convert(tok, o, value, lines.where, &err)) {
             status = DI_EXIT_FAILED;
         }

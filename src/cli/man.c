@@ -5,8 +5,8 @@
 #include "base/version.h"
 #include "cli/help.h"
 
-/* Text with what troff would take for itself escaped. */
-static void print_text(FILE *out, const char *text) {
+/* Text and what ends it, with what troff would take for itself escaped. */
+static void print_text(FILE *out, const char *text, const char *end) {
     bool line_start = true;
     for (const char *c = text; *c; c++) {
         if (line_start && (*c == '.' || *c == '\'')) {
@@ -23,7 +23,7 @@ static void print_text(FILE *out, const char *text) {
             fputc(*c, out);
         }
     }
-    fputc('\n', out);
+    fprintf(out, "%s\n", end);
 }
 
 static void print_forms(FILE *out, const di_option *o) {
@@ -53,7 +53,7 @@ static void print_option(FILE *out, const di_option *o) {
     di_option_range(o, range);
     fputs(".TP\n", out);
     print_forms(out, o);
-    print_text(out, o->help);
+    print_text(out, o->help, "");
     if (*range) {
         fputs("Allowed: ", out);
         fputs(range[0] == '-' ? "\\" : "", out);
@@ -82,10 +82,10 @@ static void print_commands(FILE *out) {
                     di_option_table[command->required[r]].metavar);
         }
         fprintf(out, " %s\n%c", command->arguments, toupper((unsigned char)command->summary[0]));
-        print_text(out, command->summary + 1);
+        print_text(out, command->summary + 1, ".");
         if (*command->details) {
             fputs(".PP\n", out);
-            print_text(out, command->details);
+            print_text(out, command->details, "");
         }
     }
 }
@@ -100,7 +100,7 @@ static void print_environment(FILE *out) {
             di_option_env_name(&di_option_table[id], name);
             fprintf(out, ".TP\n.B %s\n", name);
             fputs("\\-\\-", out);
-            print_text(out, di_option_table[id].name);
+            print_text(out, di_option_table[id].name, "");
         }
     }
     fputs(".TP\n.B NO_COLOR\nIf set, nothing is coloured.\n", out);
@@ -131,7 +131,7 @@ void di_help_man(FILE *out) {
         out);
     for (int i = 0; i < di_num_commands; i++) {
         fputs(".PP\n.nf\n", out);
-        print_text(out, di_command_table[i].example);
+        print_text(out, di_command_table[i].example, "");
         fputs(".fi\n", out);
     }
 }

@@ -189,7 +189,7 @@ void di_options_warn_unknown(char *const *environment, void (*warn)(const char *
 
 /* ---- the command line -------------------------------------------------------------------------*/
 
-/* Names of the command's options with their dashes, "--help" and the "--no-" forms among them. */
+/* Names of the command's options without their dashes, "help" and the "no-" forms among them. */
 typedef struct name_list {
     char text[2 * DI_NUM_OPTIONS + 1][40];
     const char *names[2 * DI_NUM_OPTIONS + 1];
@@ -202,29 +202,28 @@ static void add_name(name_list *list, const char *prefix, const char *name) {
     list->count++;
 }
 
+/* word[0..length) with its dashes. */
 static bool unknown_option(unsigned command, const char *word, size_t length, di_error *err) {
     name_list list = {.count = 0};
     char given[64];
     snprintf(given, sizeof given, "%.*s", (int)(length < 63 ? length : 63), word);
+    const char *name = given + strspn(given, "-");
     for (int id = 0; id < DI_NUM_OPTIONS; id++) {
         const di_option *option = &di_option_table[id];
         if (option->commands & command) {
-            add_name(&list, "--", option->name);
+            add_name(&list, "", option->name);
             if (option->type == DI_OPTION_FLAG) {
-                add_name(&list, "--no-", option->name);
+                add_name(&list, "no-", option->name);
             }
-        }
-    }
-    add_name(&list, "--", "help");
-    const char *near = di_suggest(given, list.names, list.count);
-    if (near) {
-        return di_fail(err, DI_ERR_ARGUMENT, "unknown option %s; did you mean %s?", given, near);
-    }
-    for (int id = 0; id < DI_NUM_OPTIONS; id++) {
-        if (strcmp(given + strspn(given, "-"), di_option_table[id].name) == 0) {
+        } else if (strcmp(name, option->name) == 0) {
             return di_fail(err, DI_ERR_ARGUMENT, "option %s does not belong to this command",
                            given);
         }
+    }
+    add_name(&list, "", "help");
+    const char *near = di_suggest(name, list.names, list.count);
+    if (near) {
+        return di_fail(err, DI_ERR_ARGUMENT, "unknown option %s; did you mean --%s?", given, near);
     }
     return di_fail(err, DI_ERR_ARGUMENT, "unknown option %s", given);
 }

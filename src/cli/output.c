@@ -1,8 +1,6 @@
 /* Messages and standard output: see cli.h. */
-#include <errno.h>
 #include <poll.h>
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "cli/cli.h"
@@ -20,25 +18,26 @@ int di_cli_fail(const di_error *err) {
     return err->code == DI_ERR_CANCELLED ? DI_EXIT_INTERRUPTED : DI_EXIT_FAILED;
 }
 
-static bool report(void) {
-    if (!reader_is_gone()) {
-        fprintf(stderr, "deepinfer: error: standard output: cannot write: %s\n", strerror(errno));
-    }
-    return false;
+static bool failed(di_error *err) {
+    return di_fail_errno(err, "standard output: cannot write");
 }
 
-bool di_cli_write(const void *data, size_t bytes) {
-    bool broken = ferror(stdout) != 0;
-    return fwrite(data, 1, bytes, stdout) == bytes || (!broken && report());
+bool di_cli_write(const void *data, size_t bytes, di_error *err) {
+    return fwrite(data, 1, bytes, stdout) == bytes || failed(err);
+}
+
+bool di_cli_flush(di_error *err) {
+    return fflush(stdout) == 0 || failed(err);
 }
 
 int di_cli_finish(int status) {
-    bool broken = ferror(stdout) != 0; /* was reported when it happened */
-    if (!broken && fflush(stdout) == 0) {
+    di_error err = {0};
+    bool broken = ferror(stdout) != 0;
+    if (status != DI_EXIT_WELL || (di_cli_flush(&err) && !broken)) {
         return status;
     }
-    if (!broken) {
-        report();
+    if (err.code == DI_OK) {
+        failed(&err); /* errno is still that of the write: nothing but printing came between */
     }
-    return status == DI_EXIT_WELL ? DI_EXIT_FAILED : status;
+    return di_cli_fail(&err);
 }

@@ -50,6 +50,7 @@ static void handle(int signal_number, void (*handler)(int)) {
 
 void di_signals_install(void) {
     handle(SIGPIPE, SIG_IGN);
+    handle(SIGXFSZ, SIG_IGN);
     handle(SIGBUS, on_bus_error);
     handle(SIGTERM, on_terminate);
 }

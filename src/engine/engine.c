@@ -64,6 +64,22 @@ static bool open_backend(di_engine *e, const di_engine_options *o, di_error *err
     return e->backend != NULL;
 }
 
+/* Prompts are laid out with the tokenizer's control tokens, answers end at the configuration's. */
+static bool check_tokens(const di_engine *e, di_error *err) {
+    const di_config *c = &e->weights->config;
+    if (e->chat.eos != c->eos_token_id || e->chat.bos != c->bos_token_id) {
+        return di_fail(err, DI_ERR_FORMAT,
+                       "begin and end of sentence are %d and %d, config.json's bos_token_id and "
+                       "eos_token_id are %d and %d",
+                       e->chat.bos, e->chat.eos, c->bos_token_id, c->eos_token_id);
+    }
+    if (di_tokenizer_vocab_size(e->tokenizer) > c->vocab_size) {
+        return di_fail(err, DI_ERR_FORMAT, "its highest id is %d, config.json's vocab_size is %d",
+                       di_tokenizer_vocab_size(e->tokenizer) - 1, c->vocab_size);
+    }
+    return true;
+}
+
 /* Checkpoints made for tests have no tokenizer; then ids are all there is. */
 static bool open_tokenizer(di_engine *e, const char *folder, di_error *err) {
     char *path = di_path_join(folder, "tokenizer.json");
@@ -78,8 +94,12 @@ static bool open_tokenizer(di_engine *e, const char *folder, di_error *err) {
         return true;
     }
     e->tokenizer = di_tokenizer_open(path, err);
+    bool ok = e->tokenizer != NULL;
+    if (ok && (!di_chat_tokens_find(&e->chat, e->tokenizer, err) || !check_tokens(e, err))) {
+        ok = di_fail_prefix(err, "%s", path);
+    }
     di_free(path);
-    return e->tokenizer != NULL;
+    return ok;
 }
 
 /* token id -> compressed id, [vocab_size], or NULL with *err. */
@@ -95,7 +115,8 @@ static int32_t *make_token_map(const di_engine *e, di_error *err) {
     if (!e->tokenizer) {
         di_token_map_synthetic(c->vocab_size, wanted, map);
     } else if (c->num_engram_layers > 0) {
-        ok = di_token_map_build(e->tokenizer, c->vocab_size, map, &classes, err);
+        ok = di_token_map_build(e->tokenizer, c->vocab_size, map, &classes, err) ||
+             di_fail_prefix(err, "tokenizer.json");
     } else {
         memset(map, 0, (size_t)c->vocab_size * sizeof *map); /* nobody reads it */
     }

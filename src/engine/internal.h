@@ -9,6 +9,7 @@
 #include "model/model.h"
 #include "ops/ops.h"
 #include "sample/sampler.h"
+#include "text/chat.h"
 #include "text/tokenizer.h"
 #include "weights/weights.h"
 
@@ -16,6 +17,7 @@ struct di_engine {
     /* fixed once opened */
     di_weights *weights;
     di_tokenizer *tokenizer; /* NULL: the folder has none */
+    di_chat_tokens chat;     /* its control tokens */
     di_backend *backend;
     di_cache *cache;
     di_model *model;

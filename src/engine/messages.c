@@ -139,16 +139,14 @@ static bool read_conversation(const json_t *array, conversation *c, di_error *er
     return true;
 }
 
-bool di_messages_encode(const di_tokenizer *tok, const char *json, size_t size, int effort,
+bool di_messages_encode(const di_chat_tokens *tokens, const char *json, size_t size, int effort,
                         di_ids *out, di_error *err) {
-    di_chat_tokens tokens;
-    json_t *array = di_json_parse(json, size, DI_JSON_MAX_DEPTH, "messages", err);
+    json_t *array = di_json_parse_text(json, size, DI_JSON_MAX_DEPTH, "messages", err);
     conversation c = {0};
     di_chat_prompt prompt = {0};
     bool ok = array && read_conversation(array, &c, err) &&
-              di_chat_tokens_find(&tokens, tok, err) &&
-              di_chat_render(&tokens, c.messages, c.count, effort, &prompt, err) &&
-              di_chat_encode(&tokens, &prompt, out, err);
+              di_chat_render(tokens, c.messages, c.count, effort, &prompt, err) &&
+              di_chat_encode(tokens, &prompt, out, err);
     di_chat_prompt_free(&prompt);
     di_free(c.messages);
     di_free(c.parts);

@@ -8,7 +8,7 @@
  * "latest_reminder"), content (a string, or a list of {"type": "text", "text"}), and for an
  * assistant reasoning_content and, in the last message, prefix: true (go on from here). What is
  * missing, unknown or out of place is refused by field. effort: 0, or 1 to 100 (text/chat.h). */
-bool di_messages_encode(const di_tokenizer *tok, const char *json, size_t size, int effort,
+bool di_messages_encode(const di_chat_tokens *tokens, const char *json, size_t size, int effort,
                         di_ids *out, di_error *err);
 
 /* Splits the text of an answer that began inside reasoning: bytes [0, *reasoning) are the

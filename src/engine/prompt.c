@@ -51,7 +51,7 @@ static bool encode_messages(const di_engine *e, const di_prompt *p, di_ids *out,
                        DI_EFFORT_MAX);
     }
     size_t bytes = p->messages_bytes ? p->messages_bytes : strlen(p->messages);
-    return di_messages_encode(e->tokenizer, p->messages, bytes, p->effort, out, err);
+    return di_messages_encode(&e->chat, p->messages, bytes, p->effort, out, err);
 }
 
 bool di_prompt_encode(const di_engine *e, const di_prompt *prompt, di_ids *out, di_error *err) {

@@ -96,6 +96,7 @@ static void test_unknown_options_name_the_nearest(void **state) {
                    "unknown option --max_tokens; did you mean --max-tokens?");
     expect_refused(IN_RUN, "--nothink", "unknown option --nothink; did you mean --no-think?");
     expect_refused(IN_RUN, "--top-q=1", "unknown option --top-q; did you mean --top-p?");
+    expect_refused(IN_RUN, "--temp=1", "unknown option --temp; did you mean --temperature?");
     expect_refused(IN_RUN, "--zzzzzzzz", "unknown option --zzzzzzzz");
     expect_refused(IN_RUN, "-Z", "unknown option -Z");
     expect_refused(IN_RUN, "--no-model", "unknown option --no-model");
