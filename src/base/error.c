@@ -15,7 +15,8 @@ static void replace_controls(char *text) {
     }
 }
 
-static void set_message(di_error *err, di_error_code code, const char *format, va_list args) {
+__attribute__((format(printf, 3, 0))) static void set_message(di_error *err, di_error_code code,
+                                                              const char *format, va_list args) {
     err->code = code;
     vsnprintf(err->message, sizeof err->message, format, args);
     replace_controls(err->message);

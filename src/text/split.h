@@ -3,7 +3,7 @@
  * A file gives a sequence of patterns. The first cuts the text into its matches and what lies
  * between them, the second cuts each of these pieces in the same way, and so on. Patterns run
  * through PCRE2, except for the three that DeepSeek ships: those have a matcher of their own
- * (split_deepseek.c), some five times as fast and checked against the patterns by tests. */
+ * (split_deepseek.c), near three times as fast and checked against the patterns by tests. */
 #ifndef DI_TEXT_SPLIT_H
 #define DI_TEXT_SPLIT_H
 
