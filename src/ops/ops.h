@@ -89,6 +89,7 @@ typedef struct di_ops {
     void (*free)(di_backend *be, void *buffer);
     void (*upload)(di_backend *be, void *to, const void *from_host, size_t bytes);
     void (*download)(di_backend *be, void *to_host, const void *from, size_t bytes);
+    void (*copy)(di_backend *be, void *to, const void *from, size_t bytes); /* both on the device */
     /* Waits for everything queued; false with the first fault since the last sync. */
     bool (*sync)(di_backend *be, di_error *err);
     void (*destroy)(di_backend *be);

@@ -100,6 +100,7 @@ static const di_ops cpu_ops = {
     .free = buffer_free,
     .upload = copy_in,
     .download = copy_out,
+    .copy = copy_out,
     .sync = synchronise,
     .destroy = destroy,
     .embed = di_cpu_embed,

@@ -326,6 +326,7 @@ static const di_ops ref_ops = {
     .free = ref_free,
     .upload = ref_copy,
     .download = ref_copy,
+    .copy = ref_copy,
     .sync = ref_sync,
     .destroy = ref_destroy,
     .embed = ref_embed,
