@@ -39,8 +39,9 @@ static bool take(const binder *b, const di_expected *e, di_part part, di_stored_
     char have[96], want[96];
     *found = NULL;
     if (!t) {
-        return di_fault(b->faults, DI_ERR_FORMAT, "tensor %s (%s %s) is missing", e->name,
-                        di_dtype_name(e->dtype), shape_text(want, sizeof want, e->shape, e->rank));
+        return di_fault(b->faults, DI_ERR_FORMAT, "%s: tensor %s (%s %s) is missing",
+                        b->checkpoint->folder, e->name, di_dtype_name(e->dtype),
+                        shape_text(want, sizeof want, e->shape, e->rank));
     }
     t->part = (int)part;
     if (!matches(e, t->tensor)) {

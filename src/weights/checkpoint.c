@@ -2,6 +2,7 @@
  * hold; both are sorted by name and walked side by side, so every difference is found and named. */
 #include "weights/checkpoint.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,7 +68,7 @@ static bool collect_shard_names(shard_index *x, json_t *map, const char *path, d
     }
     const char *key;
     json_t *value;
-    const char *last = "";
+    const char *last = NULL;
     size_t n = 0;
     json_object_foreach(map, key, value) {
         const char *shard = json_string_value(value);
@@ -75,7 +76,7 @@ static bool collect_shard_names(shard_index *x, json_t *map, const char *path, d
             return di_fault(faults, DI_ERR_FORMAT, "%s: %s is %s, a file name expected", path, key,
                             di_json_type_name(value));
         }
-        if (strcmp(shard, last) == 0) {
+        if (last && strcmp(shard, last) == 0) {
             continue; /* neighbours mostly share their shard */
         }
         if (!plain_shard_name(shard)) {
@@ -112,6 +113,7 @@ static bool collect_entries(shard_index *x, json_t *map, const char *path, di_fa
         const char *shard = json_string_value(value);
         const char **found =
             bsearch(&shard, x->shard_names, x->num_shards, sizeof *x->shard_names, by_text);
+        assert(found);
         index_entry e = {key, strlen(key), (size_t)(found - x->shard_names)};
         strip_model(&e.name, &e.length);
         x->entries[x->num_entries++] = e;
@@ -300,7 +302,7 @@ di_checkpoint *di_checkpoint_open(const char *folder, di_faults *faults) {
     char *index = NULL, *single = NULL;
     bool ok = false, has_index = exists(folder, index_name, &index);
     bool has_single = exists(folder, single_name, &single);
-    if (!c || !index || !single) {
+    if (!c || !index || !single || !(c->folder = di_strdup(folder))) {
         di_fault(faults, DI_ERR_NO_MEMORY, "%s: no memory to open it", folder);
     } else if (has_index) {
         ok = open_indexed(c, folder, index, faults);
@@ -328,6 +330,7 @@ void di_checkpoint_close(di_checkpoint *c) {
     for (size_t i = 0; i < c->num_copies; i++) {
         di_free_aligned(c->copies[i]);
     }
+    di_free(c->folder);
     di_free(c->copies);
     di_free(c->shards);
     di_free(c->tensors);

@@ -21,6 +21,7 @@ typedef struct di_stored_tensor {
 } di_stored_tensor;
 
 typedef struct di_checkpoint {
+    char *folder;     /* as given, owned */
     di_shard *shards; /* in the order of their names */
     size_t num_shards;
     di_stored_tensor *tensors; /* sorted by name */

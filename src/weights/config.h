@@ -86,9 +86,9 @@ bool di_config_parse(di_config *c, const json_t *root, const char *where, di_err
 /* Reads FOLDER/config.json. */
 bool di_config_read(di_config *c, const char *folder, di_error *err);
 
-/* The primes of the engram tables, [num_engram_layers][engram_columns], size-major and head-minor
- * (model.md 2.9). Filled by di_config_parse's check that their sums are engram_num_embeddings;
- * computed again here for the hasher. */
+/* The primes of the engram tables, [num_engram_layers][engram_columns], size-major and head-minor:
+ * those from engram_vocab_size on, in order. di_config_parse has checked that a layer's add up to
+ * its engram_num_embeddings. */
 void di_engram_primes(const di_config *c, int64_t primes[][DI_MAX_ENGRAM_COLUMNS]);
 
 #endif

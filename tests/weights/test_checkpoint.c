@@ -500,6 +500,7 @@ static void test_a_broken_index_is_refused(void **state) {
         {"[]", "weight_map is missing"},
         {"{\"weight_map\":[]}", "weight_map is an array"},
         {"{\"weight_map\":{}}", "weight_map is empty"},
+        {"{\"weight_map\":{\"a\":\"\"}}", "a lies in ''"},
         {"{\"weight_map\":{\"a\":1}}", "a is an integer, a file name expected"},
         {"{\"weight_map\":{\"a\":\"x.safetensors\",\"a\":\"x.safetensors\"}}", "duplicate"},
     };
