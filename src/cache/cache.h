@@ -46,8 +46,6 @@ typedef struct di_seq {
     int32_t *blocks; /* block table, entries [0, num_blocks) */
     int num_blocks;
     size_t capacity;
-    int num_history; /* compressed ids of the newest tokens, newest last; engram's look-back */
-    int32_t history[DI_MAX_NGRAM];
 } di_seq;
 
 /* Takes a slot; the sequence is empty. DI_ERR_NO_MEMORY when no slot is free. */

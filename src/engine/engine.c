@@ -289,13 +289,10 @@ bool di_engine_step(di_engine *e, const int32_t *tokens, int num_tokens, int num
         ok = di_ids_push(&e->held, tokens[i], err);
     }
     if (ok) {
-        di_model_rows rows = {
-            .seq = &e->seq,
-            .tokens = tokens,
-            .num_tokens = num_tokens,
-            .num_logits = num_logits,
-        };
+        di_model_rows rows = di_model_next_rows(&e->seq, e->held.data, num_tokens);
+        rows.num_logits = num_logits;
         ok = di_model_forward(e->model, &rows, 1, num_logits ? e->logits : NULL, err);
+        e->seq.len += num_tokens;
     }
     if (!ok) {
         di_seq_close(e->cache, &e->seq);

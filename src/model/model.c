@@ -197,11 +197,11 @@ void di_model_observe(di_model *m, di_observer observer, void *user) {
 /* ---- the call --------------------------------------------------------------------------------*/
 
 static int64_t kept_from(const di_model_rows *p) {
-    return p->replay_from > p->seq->len ? p->replay_from : p->seq->len;
+    return p->replay_from > p->pos0 ? p->replay_from : p->pos0;
 }
 
 static int64_t kept_tokens(const di_model_rows *p) {
-    int64_t kept = p->seq->len + p->num_tokens - kept_from(p);
+    int64_t kept = p->pos0 + p->num_tokens - kept_from(p);
     return kept > 0 ? kept : 0;
 }
 
@@ -211,22 +211,26 @@ static bool part_ok(const di_model *m, const di_model_rows *p, int i, di_error *
         return di_fail(err, DI_ERR_ARGUMENT, "sequence %d: %d tokens, at least 1 expected", i,
                        p->num_tokens);
     }
-    int64_t end = p->seq->len + p->num_tokens;
+    int64_t end;
+    if (p->pos0 < 0 || p->slot < 1 || __builtin_add_overflow(p->pos0, p->num_tokens, &end)) {
+        return di_fail(err, DI_ERR_ARGUMENT, "sequence %d: position %lld in slot %d", i,
+                       (long long)p->pos0, p->slot);
+    }
     if (end > c->max_position_embeddings) {
         return di_fail(
             err, DI_ERR_ARGUMENT,
             "sequence %d: %lld tokens, the model's context is %d (max_position_embeddings)", i,
             (long long)end, c->max_position_embeddings);
     }
-    if (di_blocks_for(end) > p->seq->num_blocks) {
+    if (di_blocks_for(end) > p->num_blocks) {
         return di_fail(err, DI_ERR_ARGUMENT, "sequence %d: blocks reserved for %d tokens, not %lld",
-                       i, p->seq->num_blocks * DI_BLOCK_TOKENS, (long long)end);
+                       i, p->num_blocks * DI_BLOCK_TOKENS, (long long)end);
     }
     for (int t = 0; t < p->num_tokens; t++) {
         if (p->tokens[t] < 0 || p->tokens[t] >= c->vocab_size) {
             return di_fail(err, DI_ERR_ARGUMENT,
                            "token id %d at position %lld, allowed are 0 to %d", p->tokens[t],
-                           (long long)(p->seq->len + t), c->vocab_size - 1);
+                           (long long)(p->pos0 + t), c->vocab_size - 1);
         }
     }
     if (p->num_logits < 0 || p->num_logits > kept_tokens(p)) {
@@ -258,12 +262,13 @@ static bool parts_ok(const di_model *m, const di_model_rows *parts, int count, b
     return true;
 }
 
-/* Table rows of one part's tokens for every engram layer; compressed ids of the last tokens are
- * put into the sequence's history by commit(). */
+/* Table rows of one part's tokens for every engram layer. */
 static void hash_part(di_model *m, const di_model_rows *p, int row0) {
     const di_engram_hasher *h = &m->hasher;
-    int before = p->seq->num_history;
-    memcpy(m->ids, p->seq->history, (size_t)before * sizeof *m->ids);
+    int before = p->pos0 < h->max_ngram - 1 ? (int)p->pos0 : h->max_ngram - 1;
+    for (int i = 0; i < before; i++) {
+        m->ids[i] = di_engram_compress(h, p->before[DI_MODEL_LOOK_BACK - before + i]);
+    }
     for (int t = 0; t < p->num_tokens; t++) {
         bool image = p->image && p->image[t];
         m->ids[before + t] = image ? DI_ENGRAM_BARRIER : di_engram_compress(h, p->tokens[t]);
@@ -279,15 +284,15 @@ static void hash_part(di_model *m, const di_model_rows *p, int row0) {
 /* Appends the rows of part i from position `from` on to a pass. */
 static void add_rows(di_pass *pass, const di_model_rows *p, int row0, int64_t from,
                      int64_t window_start) {
-    int first = (int)(from - p->seq->len), n = pass->step.num_rows;
+    int first = (int)(from - p->pos0), n = pass->step.num_rows;
     int count = p->num_tokens > first ? p->num_tokens - first : 0;
     pass->seqs[pass->step.num_seqs++] = (di_seq_rows){
         .row0 = n,
         .num_rows = count,
         .pos0 = from,
         .window_start = window_start,
-        .blocks = p->seq->blocks,
-        .slot = p->seq->slot,
+        .blocks = p->blocks,
+        .slot = p->slot,
     };
     for (int t = 0; t < count; t++) {
         pass->rows[n + t] = row0 + first + t;
@@ -312,8 +317,8 @@ static bool build_passes(di_model *m, const di_model_rows *parts, int count) {
     for (int i = 0; i < count; i++) {
         const di_model_rows *p = &parts[i];
         replay = replay || p->replay_from > 0;
-        add_rows(&m->all, p, row0, p->seq->len, 0);
-        int64_t from = m->o.replay_by_mask ? p->seq->len : kept_from(p);
+        add_rows(&m->all, p, row0, p->pos0, 0);
+        int64_t from = m->o.replay_by_mask ? p->pos0 : kept_from(p);
         add_rows(&m->kept, p, row0, from, p->replay_from);
         memcpy(m->tokens + row0, p->tokens, (size_t)p->num_tokens * sizeof *m->tokens);
         if (m->hasher.num_layers > 0) {
@@ -337,23 +342,22 @@ static int choose_logit_rows(di_model *m, const di_model_rows *parts, int count,
     return n;
 }
 
-/* The sequence has grown by p's tokens. */
-static void commit(const di_model *m, const di_model_rows *p) {
-    di_seq *s = p->seq;
-    int keep = m->hasher.num_layers > 0 ? m->hasher.max_ngram - 1 : 0;
-    for (int t = p->num_tokens > keep ? p->num_tokens - keep : 0; t < p->num_tokens; t++) {
-        if (s->num_history == keep) {
-            memmove(s->history, s->history + 1, (size_t)(keep - 1) * sizeof *s->history);
-            s->num_history--;
-        }
-        bool image = p->image && p->image[t];
-        s->history[s->num_history++] =
-            image ? DI_ENGRAM_BARRIER : di_engram_compress(&m->hasher, p->tokens[t]);
+di_model_rows di_model_next_rows(const di_seq *seq, const int32_t *all, int num_tokens) {
+    di_model_rows rows = {
+        .pos0 = seq->len,
+        .slot = seq->slot,
+        .blocks = seq->blocks,
+        .num_blocks = seq->num_blocks,
+        .tokens = all + seq->len,
+        .num_tokens = num_tokens,
+    };
+    for (int64_t i = 1; i <= DI_MODEL_LOOK_BACK && i <= seq->len; i++) {
+        rows.before[DI_MODEL_LOOK_BACK - i] = all[seq->len - i];
     }
-    s->len += p->num_tokens;
+    return rows;
 }
 
-bool di_model_forward(di_model *m, di_model_rows *parts, int num_parts, float *logits,
+bool di_model_forward(di_model *m, const di_model_rows *parts, int num_parts, float *logits,
                       di_error *err) {
     if (!parts_ok(m, parts, num_parts, logits != NULL, err)) {
         return false;
@@ -366,11 +370,5 @@ bool di_model_forward(di_model *m, di_model_rows *parts, int num_parts, float *l
         m->be->ops->download(m->be, logits, m->a.logits,
                              (size_t)n * (size_t)m->c->vocab_size * sizeof *logits);
     }
-    if (!m->be->ops->sync(m->be, err)) {
-        return false;
-    }
-    for (int i = 0; i < num_parts; i++) {
-        commit(m, &parts[i]);
-    }
-    return true;
+    return m->be->ops->sync(m->be, err);
 }

@@ -14,6 +14,8 @@
 #include "ops/ops.h"
 #include "weights/weights.h"
 
+enum { DI_MODEL_LOOK_BACK = DI_MAX_NGRAM - 1 };
+
 typedef struct di_model di_model;
 
 typedef struct di_model_options {
@@ -35,22 +37,32 @@ size_t di_model_activation_bytes(const di_config *c, const di_model_options *o);
 
 /* One sequence's part of a forward call: its next num_tokens tokens. */
 typedef struct di_model_rows {
-    di_seq *seq; /* blocks reserved for len + num_tokens */
+    int64_t pos0;          /* position of tokens[0]: so many tokens' state is stored */
+    int32_t slot;          /* of the sequence */
+    const int32_t *blocks; /* its block table, long enough for pos0 + num_tokens tokens */
+    int num_blocks;
     const int32_t *tokens;
     int num_tokens;       /* >= 1 */
     const uint8_t *image; /* [num_tokens] 1 = slot of an image span, or NULL */
-    int num_logits;       /* logits are wanted for the last num_logits tokens; 0 = none */
+    /* The tokens in front, for Engram's look-back: min(pos0, DI_MODEL_LOOK_BACK) of them count, the
+     * newest last, at before[DI_MODEL_LOOK_BACK - 1]. An id of -1 is an image slot. */
+    int32_t before[DI_MODEL_LOOK_BACK];
+    int num_logits; /* logits are wanted for the last num_logits tokens; 0 = none */
     /* Bounded replay: the decoder half runs only for positions >= replay_from, whose windows start
      * there too. 0 = exact. Rows before it have no logits. Callers must see to it that
      * replay_from <= prompt length - (sliding_window + B). */
     int64_t replay_from;
 } di_model_rows;
 
-/* Runs the parts (no sequence twice) and advances every seq->len. logits: host f32
- * [sum of num_logits, vocab_size] in order of parts, or NULL if none are wanted. On failure no
- * sequence has advanced, but the state of those in the call is undefined: close them. Token ids out
- * of range, too many rows, or a missing block are DI_ERR_ARGUMENT before anything runs. */
-bool di_model_forward(di_model *m, di_model_rows *parts, int num_parts, float *logits,
+/* The next num_tokens tokens of a sequence; `all` are its tokens from position 0 on. */
+di_model_rows di_model_next_rows(const di_seq *seq, const int32_t *all, int num_tokens);
+
+/* Runs the parts (no sequence twice). The model keeps nothing of a sequence: what it reads and
+ * writes lies in the sequence's blocks and slot. logits: host f32 [sum of num_logits, vocab_size]
+ * in order of parts, or NULL if none are wanted. Token ids out of range, too many rows, or a
+ * missing block are DI_ERR_ARGUMENT before anything runs; after another failure the state of the
+ * sequences in the call is undefined: close them. */
+bool di_model_forward(di_model *m, const di_model_rows *parts, int num_parts, float *logits,
                       di_error *err);
 
 #endif

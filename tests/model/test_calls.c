@@ -4,15 +4,17 @@
 #include "support/cmocka.h"
 #include "support/golden.h"
 
-static void refused(fixture *f, di_model_rows part, float *logits, const char *why) {
+static void refused(fixture *f, const di_seq *seq, const int32_t *tokens, int n, int num_logits,
+                    int64_t replay_from, float *logits, const char *why) {
     di_error err = {0};
-    int64_t len = part.seq->len;
+    di_model_rows part = di_model_next_rows(seq, tokens, n);
+    part.num_logits = num_logits;
+    part.replay_from = replay_from;
     assert_false(di_model_forward(f->m, &part, 1, logits, &err));
     assert_int_equal(err.code, DI_ERR_ARGUMENT);
     if (!strstr(err.message, why)) {
         fail_msg("\"%s\" does not say \"%s\"", err.message, why);
     }
-    assert_int_equal(part.seq->len, len);
 }
 
 static void test_wrong_calls_are_refused_with_what_is_allowed(void **state) {
@@ -24,17 +26,16 @@ static void test_wrong_calls_are_refused_with_what_is_allowed(void **state) {
     float *logits = test_malloc(8 * 512 * sizeof *logits);
     int32_t ids[300] = {0}, high[] = {5, 512}, low[] = {-1};
     assert_true(di_seq_open(f.cache, &seq, &err));
-    refused(&f, (di_model_rows){&seq, ids, 1, NULL, 1, 0}, logits, "blocks reserved for 0 tokens");
+    refused(&f, &seq, ids, 1, 1, 0, logits, "blocks reserved for 0 tokens");
     assert_true(di_seq_reserve(f.cache, &seq, 300, &err));
-    refused(&f, (di_model_rows){&seq, ids, 0, NULL, 0, 0}, logits, "0 tokens, at least 1");
-    refused(&f, (di_model_rows){&seq, ids, 9, NULL, 1, 0}, logits, "9 tokens in a step");
-    refused(&f, (di_model_rows){&seq, ids, 257, NULL, 1, 0}, logits, "context is 256");
-    refused(&f, (di_model_rows){&seq, high, 2, NULL, 1, 0}, logits,
-            "token id 512 at position 1, allowed are 0 to 511");
-    refused(&f, (di_model_rows){&seq, low, 1, NULL, 1, 0}, logits, "token id -1");
-    refused(&f, (di_model_rows){&seq, ids, 2, NULL, 3, 0}, logits, "logits of 3 rows");
-    refused(&f, (di_model_rows){&seq, ids, 4, NULL, 3, 2}, logits, "2 can have them");
-    refused(&f, (di_model_rows){&seq, ids, 1, NULL, 1, 0}, NULL, "allowed are 0");
+    refused(&f, &seq, ids, 0, 0, 0, logits, "0 tokens, at least 1");
+    refused(&f, &seq, ids, 9, 1, 0, logits, "9 tokens in a step");
+    refused(&f, &seq, ids, 257, 1, 0, logits, "context is 256");
+    refused(&f, &seq, high, 2, 1, 0, logits, "token id 512 at position 1, allowed are 0 to 511");
+    refused(&f, &seq, low, 1, 1, 0, logits, "token id -1");
+    refused(&f, &seq, ids, 2, 3, 0, logits, "logits of 3 rows");
+    refused(&f, &seq, ids, 4, 3, 2, logits, "2 can have them");
+    refused(&f, &seq, ids, 1, 1, 0, NULL, "allowed are 0");
     fixture_forward(&f, &seq, ids, 4, 4, 0, logits);
     assert_int_equal(seq.len, 4);
     di_seq_close(f.cache, &seq);

@@ -90,16 +90,15 @@ static void test_a_neighbour_changes_nothing(void **state) {
     size_t vocab = (size_t)w.f.c->vocab_size;
     float *logits = test_malloc(ROWS * vocab * sizeof *logits);
     assert_true(di_seq_open(w.f.cache, &a, &err) && di_seq_open(w.f.cache, &b, &err));
-    assert_true(di_seq_reserve(w.f.cache, &b, LENGTH, &err));
-    assert_true(di_seq_reserve(w.f.cache, &a, LENGTH, &err));
     for (int at = 0, step = 0; at < LENGTH; step++) {
         int n = (int[]){7, 1, 30, 1, 1}[step % 5], m = (int[]){1, 20, 3}[step % 3];
         n = n < LENGTH - at ? n : LENGTH - at;
         m = m < LENGTH - (int)b.len ? m : LENGTH - (int)b.len;
-        di_model_rows parts[2] = {
-            {.seq = &b, .tokens = others + b.len, .num_tokens = m},
-            {.seq = &a, .tokens = tokens + at, .num_tokens = n, .num_logits = n}};
         bool alone = m < 1;
+        di_model_rows parts[2];
+        parts[0] = fixture_rows(&w.f, &b, others + b.len, m);
+        parts[1] = fixture_rows(&w.f, &a, tokens + at, n);
+        parts[1].num_logits = n;
         if (!di_model_forward(w.f.m, parts + alone, 2 - alone, logits, &err)) {
             fail_msg("%s", err.message);
         }

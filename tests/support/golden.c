@@ -126,18 +126,32 @@ void fixture_close(fixture *f) {
     f->be->ops->destroy(f->be);
     di_weights_close(f->w);
     di_free(f->token_map);
+    for (int i = 0; i < 16; i++) {
+        di_free(f->tokens[i]);
+    }
+}
+
+di_model_rows fixture_rows(fixture *f, di_seq *seq, const int32_t *tokens, int n) {
+    di_error err = {0};
+    if (!di_seq_reserve(f->cache, seq, seq->len + n, &err)) {
+        fail_msg("%s", err.message);
+    }
+    int32_t **all = &f->tokens[seq->slot];
+    *all = di_realloc_array(*all, (size_t)(seq->len + n), sizeof **all);
+    assert_non_null(*all);
+    memcpy(*all + seq->len, tokens, (size_t)n * sizeof *tokens);
+    di_model_rows rows = di_model_next_rows(seq, *all, n);
+    seq->len += n;
+    return rows;
 }
 
 void fixture_forward(fixture *f, di_seq *seq, const int32_t *tokens, int n, int num_logits,
                      int64_t replay_from, float *logits) {
     di_error err = {0};
-    di_model_rows part = {.seq = seq,
-                          .tokens = tokens,
-                          .num_tokens = n,
-                          .num_logits = num_logits,
-                          .replay_from = replay_from};
-    if (!di_seq_reserve(f->cache, seq, seq->len + n, &err) ||
-        !di_model_forward(f->m, &part, 1, logits, &err)) {
+    di_model_rows part = fixture_rows(f, seq, tokens, n);
+    part.num_logits = num_logits;
+    part.replay_from = replay_from;
+    if (!di_model_forward(f->m, &part, 1, logits, &err)) {
         fail_msg("%s", err.message);
     }
 }

@@ -31,12 +31,17 @@ typedef struct fixture {
     di_cache *cache;
     di_model *m;
     int32_t *token_map;
+    int32_t *tokens[16]; /* by slot: what each open sequence was fed, for the model's look-back */
 } fixture;
 
 typedef enum backend_kind { BACKEND_REF, BACKEND_CPU } backend_kind;
 
 void fixture_open(fixture *f, const char *folder, backend_kind kind, int max_rows);
 void fixture_close(fixture *f);
+
+/* The next n tokens of a sequence as rows of a call; it grows by them. Fails the test if the cache
+ * has no room. */
+di_model_rows fixture_rows(fixture *f, di_seq *seq, const int32_t *tokens, int n);
 
 /* Runs the next tokens of a sequence; logits [num_logits, vocab] or NULL. */
 void fixture_forward(fixture *f, di_seq *seq, const int32_t *tokens, int n, int num_logits,
