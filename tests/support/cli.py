@@ -18,7 +18,7 @@ MODE = os.environ.get("MODE", "release")
 PROGRAM = Path(os.environ.get("BUILD", "build/" + MODE)).resolve() / "deepinfer"
 DEMO = Path("models/demo").resolve()
 # Sanitized builds are slower by a factor of ten and more, and the machine may be busy.
-PATIENCE = 60 if MODE == "release" else 900
+PATIENCE = 120 if MODE == "release" else 900
 
 _tests = []
 
@@ -30,6 +30,8 @@ def test(function):
 
 def main():
     """Runs the file's tests; names on the command line choose some."""
+    if not PROGRAM.exists():
+        sys.exit(f"{PROGRAM} is not built")
     chosen = [t for t in _tests if not sys.argv[1:] or t.__name__ in sys.argv[1:]]
     failed = 0
     print(f"1..{len(chosen)}")
