@@ -99,9 +99,12 @@ static bool fold(di_char_classes *k, const uint8_t *flags, di_error *err) {
 bool di_char_classes_create(di_char_classes *k, di_error *err) {
     *k = (di_char_classes){.pages = di_calloc(MOST_PAGES, sizeof *k->pages)};
     uint8_t *flags = di_calloc(0x110000, 1);
-    bool ok =
-        (k->pages && flags) || di_fail(err, DI_ERR_NO_MEMORY, "no memory for character classes");
-    ok = ok && mark_all(flags, err) && fold(k, flags, err);
+    bool ok = false;
+    if (k->pages && flags) {
+        ok = mark_all(flags, err) && fold(k, flags, err);
+    } else {
+        di_fail(err, DI_ERR_NO_MEMORY, "no memory for character classes");
+    }
     di_free(flags);
     if (!ok) {
         di_char_classes_destroy(k);

@@ -16,7 +16,7 @@
 typedef struct key_table {
     struct key_slot {
         size_t at, size;
-        int32_t id; /* -1: empty */
+        int32_t number; /* id + 1; 0: empty */
     } * slots;
     size_t mask;
     int32_t count;
@@ -31,16 +31,15 @@ static uint64_t hash_text(const char *p, size_t size) {
     return h ^ h >> 32;
 }
 
-/* Id of a key, a new one if it was not seen before; -1 if memory is short. */
+/* Id of a key (never empty), a new one if it was not seen before; -1 if memory is short. */
 static int32_t intern(key_table *t, const char *key, size_t size, di_error *err) {
     size_t i = hash_text(key, size) & t->mask;
-    for (; t->slots[i].id >= 0; i = (i + 1) & t->mask) {
-        if (t->slots[i].size == size &&
-            (size == 0 || memcmp(t->texts.data + t->slots[i].at, key, size) == 0)) {
-            return t->slots[i].id;
+    for (; t->slots[i].number != 0; i = (i + 1) & t->mask) {
+        if (t->slots[i].size == size && memcmp(t->texts.data + t->slots[i].at, key, size) == 0) {
+            return t->slots[i].number - 1;
         }
     }
-    struct key_slot slot = {t->texts.size, size, t->count};
+    struct key_slot slot = {t->texts.size, size, t->count + 1};
     if (!di_buffer_append(&t->texts, key, size, err)) {
         return -1;
     }
@@ -154,12 +153,10 @@ bool di_token_map_build(const di_tokenizer *tok, int32_t vocab_size, int32_t *ma
     while (slots < 2 * (size_t)vocab_size) {
         slots *= 2;
     }
-    key_table table = {.slots = di_realloc_array(NULL, slots, sizeof *table.slots),
-                       .mask = slots - 1};
+    key_table table = {.slots = di_calloc(slots, sizeof *table.slots), .mask = slots - 1};
     if (!table.slots) {
         return di_fail(err, DI_ERR_NO_MEMORY, "no memory for the token map");
     }
-    memset(table.slots, 0xFF, slots * sizeof *table.slots);
     di_buffer key = {0};
     bool ok = true;
     for (int32_t id = 0; ok && id < vocab_size; id++) {

@@ -296,10 +296,10 @@ static bool place_added(loading *l, const json_t *entry, di_error *err) {
            di_fail_prefix(err, "added_tokens");
 }
 
-/* Writes a token's bytes to out (room for strlen(spelling)) and returns how many; *raw is set if
+/* Writes a token's bytes to out (room for size) and returns how many; *raw is set if
  * the spelling is no text in the alphabet of bytes. */
-static size_t spell(const char *spelling, char *out, bool *raw) {
-    size_t size = strlen(spelling), n = 0;
+static size_t spell(const char *spelling, size_t size, char *out, bool *raw) {
+    size_t n = 0;
     for (size_t i = 0; i < size;) {
         uint32_t c;
         i += (size_t)di_utf8_next(spelling + i, size - i, &c);
@@ -332,14 +332,15 @@ static bool fill_bytes(loading *l, di_error *err) {
             continue;
         }
         bool raw;
-        size_t size = spell(l->spelling[id], v->bytes + used, &raw);
+        size_t length = strlen(l->spelling[id]);
+        size_t size = spell(l->spelling[id], length, v->bytes + used, &raw);
         if (!raw && v->flags[id] & DI_TOKEN_ADDED && !is_ascii(l->spelling[id])) {
             if (json_object_get(l->vocab, l->spelling[id])) {
                 return di_fail(err, DI_ERR_UNSUPPORTED,
                                "added_tokens: \"%.64s\" is also a token of bytes in model.vocab",
                                l->spelling[id]);
             }
-            size = strlen(l->spelling[id]);
+            size = length;
             memcpy(v->bytes + used, l->spelling[id], size);
             raw = true;
         }
