@@ -11,6 +11,7 @@
 #include "base/utf8.h"
 #include "cli/cli.h"
 #include "cli/progress.h"
+#include "cli/terminal.h"
 #include "engine/messages.h"
 
 static const char dim[] = "\033[2m", normal[] = "\033[0m";
@@ -73,26 +74,16 @@ static void flush(stream *s) {
     }
 }
 
-/* Text for a terminal: of the control characters (C0, DEL, C1) only newline and tab pass. */
 static void put_safely(stream *s, const char *text, size_t size) {
     if (!s->terminal) {
         put(s, text, size);
         return;
     }
-    for (size_t at = 0, start = 0; at <= size;) {
-        uint32_t c = 0;
-        int length = at < size ? di_utf8_next(text + at, size - at, &c) : 0;
-        bool bad = length > 0 && ((c < 0x20 && c != '\n' && c != '\t') || (c >= 0x7f && c < 0xa0));
-        if (length == 0 || bad) {
-            put(s, text + start, at - start);
-            if (length == 0) {
-                return;
-            }
-            put(s, "\xef\xbf\xbd", 3);
-            start = at + (size_t)length;
-        }
-        at += (size_t)length;
+    di_buffer safe = {0};
+    if (di_terminal_filter(text, size, &safe, &s->error)) {
+        put(s, safe.data, safe.size);
     }
+    di_buffer_free(&safe);
 }
 
 /* Reasoning is dimmed on a terminal; elsewhere it keeps its marks, so that a reader can split it.

@@ -104,8 +104,8 @@ static bool run_command(chat *c, char *line, di_error *err) {
         }
     }
     const char *near = di_suggest(line, names, NUM_COMMANDS);
-    return di_fail(err, DI_ERR_ARGUMENT, "%s is no command; %s%s", line,
-                   near ? "did you mean " : "/help lists them", near ? near : "");
+    return di_fail(err, DI_ERR_ARGUMENT, "%s is no command; %s%s%s", line,
+                   near ? "did you mean " : "/help lists them", near ? near : "", near ? "?" : "");
 }
 
 /* ---- input ---- */

@@ -18,6 +18,9 @@ bool di_lines_next(di_lines *lines, di_error *err) {
         errno = 0;
         n = getline(&lines->text, &lines->capacity, lines->stream);
     } while (n < 0 && errno == EINTR && !di_signals_interrupted());
+    if (n < 0 && errno == EINTR) { /* Ctrl-C: the caller asks for it */
+        return false;
+    }
     if (n < 0) {
         return ferror(lines->stream) || errno == ENOMEM ? di_fail_errno(err, "%s", lines->name)
                                                         : false;

@@ -19,7 +19,7 @@ typedef struct di_lines {
 
 void di_lines_open(di_lines *lines, FILE *stream, const char *name);
 
-/* False at the end (then *err is as it was) and when reading failed. */
+/* False at the end and after Ctrl-C (then *err is as it was), and when reading failed. */
 bool di_lines_next(di_lines *lines, di_error *err);
 
 /* Nothing but white space. */

@@ -35,7 +35,7 @@ static bool due(di_progress *p) {
 }
 
 void di_progress_show(di_progress *p, int64_t done, int64_t total) {
-    if (total <= 0 || !due(p)) {
+    if (done >= total || !due(p)) {
         return;
     }
     int filled = (int)(BAR * done / total);

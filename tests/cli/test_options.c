@@ -1,16 +1,12 @@
 /* Command line and environment against the option table. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "base/suggest.h"
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "support/cmocka.h"
 
 enum { MAX_WORDS = 12 };
 

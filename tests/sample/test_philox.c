@@ -1,13 +1,9 @@
 /* Philox4x32-10 against published vectors. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "sample/philox.h"
+#include "support/cmocka.h"
 
 static void check(uint64_t key, const uint32_t counter[4], const uint32_t expected[4]) {
     uint32_t out[4];

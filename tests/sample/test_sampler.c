@@ -1,17 +1,13 @@
 /* The portable sampler: golden vectors, edges, statistics, and agreement with a plain sort. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "sample/philox.h"
 #include "sample/sampler.h"
+#include "support/cmocka.h"
 
 enum { VOCAB = 129280 };
 
@@ -205,7 +201,6 @@ static void test_parameters_out_of_range_are_named(void **state) {
 }
 
 /* ---- the same rules by sorting, for rows small enough ---- */
-
 typedef struct item {
     float x;
     int id;
