@@ -89,7 +89,8 @@ static bool collect_shard_names(shard_index *x, json_t *map, const char *path, d
     }
     qsort(x->shard_names, n, sizeof *x->shard_names, by_text);
     for (size_t i = 0; i < n; i++) {
-        if (x->num_shards == 0 || strcmp(x->shard_names[x->num_shards - 1], x->shard_names[i])) {
+        if (x->num_shards == 0 ||
+            strcmp(x->shard_names[x->num_shards - 1], x->shard_names[i]) != 0) {
             x->shard_names[x->num_shards++] = x->shard_names[i];
         }
     }

@@ -288,7 +288,7 @@ static bool read_attention_lists(di_config *c, const source *s, di_error *err) {
                            err)) {
         return false;
     }
-    if (num_ratios != (size_t)layers && num_ratios != (size_t)(layers + stages)) {
+    if ((int)num_ratios != layers && (int)num_ratios != layers + stages) {
         return di_fail(err, DI_ERR_FORMAT,
                        "%s: compress_ratios has %zu entries, expected %d (num_hidden_layers) or "
                        "%d (with num_nextn_predict_layers)",

@@ -144,8 +144,7 @@ static int compare_kinds(const di_stored_tensor *a, const di_stored_tensor *b) {
 }
 
 static int by_kind(const void *a, const void *b) {
-    const di_stored_tensor *x = *(const di_stored_tensor *const *)a;
-    const di_stored_tensor *y = *(const di_stored_tensor *const *)b;
+    const di_stored_tensor *x = a, *y = b;
     int order = compare_kinds(x, y);
     if (order == 0 && x->name_length != y->name_length) {
         return x->name_length < y->name_length ? -1 : 1;
@@ -155,23 +154,21 @@ static int by_kind(const void *a, const void *b) {
 
 /* One line for all that are alike: the first one's name and how many there are. */
 static bool write_kinds(const di_checkpoint *c, FILE *out) {
-    const di_stored_tensor **sorted = di_alloc(c->num_tensors * sizeof *sorted);
+    di_stored_tensor *sorted = di_alloc(c->num_tensors * sizeof *sorted);
     if (!sorted) {
         return false;
     }
-    for (size_t i = 0; i < c->num_tensors; i++) {
-        sorted[i] = &c->tensors[i];
-    }
+    memcpy(sorted, c->tensors, c->num_tensors * sizeof *sorted);
     qsort(sorted, c->num_tensors, sizeof *sorted, by_kind);
     fprintf(out, "\nTensors (one of those that are alike, how many, dtype, shape)\n");
     for (size_t i = 0, end; i < c->num_tensors; i = end) {
         for (end = i + 1; end < c->num_tensors; end++) {
-            if (compare_kinds(sorted[i], sorted[end]) != 0) {
+            if (compare_kinds(&sorted[i], &sorted[end]) != 0) {
                 break;
             }
         }
-        fprintf(out, "  %-44.*s %6zu  ", (int)sorted[i]->name_length, sorted[i]->name, end - i);
-        write_shape(out, sorted[i]->tensor);
+        fprintf(out, "  %-44.*s %6zu  ", (int)sorted[i].name_length, sorted[i].name, end - i);
+        write_shape(out, sorted[i].tensor);
         fprintf(out, "\n");
     }
     di_free(sorted);

@@ -150,11 +150,14 @@ static const row model_rows[] = {
 typedef struct walk {
     const di_config *config;
     int64_t dims[NUM_DIMS];
-    const di_layer_plan *plan; /* NULL in draft stages */
+    const di_layer_plan *plan;
     bool draft, first_stage, last_stage;
     di_parameter_visit visit;
     void *context;
 } walk;
+
+/* Of what is no layer: a draft stage, or the model as a whole. */
+static const di_layer_plan no_layer = {.mode = DI_LAYER_SWA, .engram = -1};
 
 static void set_dims(walk *k, const di_config *c) {
     int64_t d = c->hidden_size, heads = c->num_attention_heads;
@@ -263,7 +266,7 @@ static bool walk_layer(const walk *k, const char *prefix, di_layer_weights *laye
 static bool walk_draft(walk *k, di_weights *w) {
     int stages = w->draft ? w->config.num_nextn_predict_layers : 0;
     k->draft = true;
-    k->plan = NULL;
+    k->plan = &no_layer;
     k->dims[EXPERTS] = w->config.dspark_n_routed_experts;
     for (int s = 0; s < stages; s++) {
         char prefix[32];
@@ -280,7 +283,7 @@ static bool walk_draft(walk *k, di_weights *w) {
 
 bool di_inventory_walk(di_weights *w, di_parameter_visit visit, void *context) {
     const di_config *c = &w->config;
-    walk k = {.config = c, .visit = visit, .context = context};
+    walk k = {.config = c, .plan = &no_layer, .visit = visit, .context = context};
     set_dims(&k, c);
     if (!walk_rows(&k, model_rows, LENGTH(model_rows), "", w)) {
         return false;

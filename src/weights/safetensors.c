@@ -195,6 +195,11 @@ static bool add_tensor(di_shard *s, const entry *e, di_faults *faults) {
 
 /* ---- the header ------------------------------------------------------------------------------ */
 
+static bool has_room(const di_shard *s, di_header_reader *r, size_t capacity) {
+    return s->num_tensors < capacity ||
+           di_header_problem(r, "more tensors than the header has room for");
+}
+
 static bool read_members(di_shard *s, di_header_reader *r, size_t capacity, di_faults *faults) {
     bool metadata = false;
     do {
@@ -203,19 +208,17 @@ static bool read_members(di_shard *s, di_header_reader *r, size_t capacity, di_f
             !di_header_expect(r, ':', "':' was expected")) {
             return false;
         }
-        if (is(e.name, e.name_length, "__metadata__")) {
-            if (metadata) {
-                return di_header_problem(r, "__metadata__ stands twice");
-            }
-            metadata = true;
-            if (!skip_metadata(r)) {
+        if (!is(e.name, e.name_length, "__metadata__")) {
+            if (!read_entry(r, &e) || !has_room(s, r, capacity) || !add_tensor(s, &e, faults)) {
                 return false;
             }
-        } else if (!read_entry(r, &e)) {
-            return false;
-        } else if (s->num_tensors == capacity) {
-            return di_header_problem(r, "more tensors than the header has room for");
-        } else if (!add_tensor(s, &e, faults)) {
+            continue;
+        }
+        if (metadata) {
+            return di_header_problem(r, "__metadata__ stands twice");
+        }
+        metadata = true;
+        if (!skip_metadata(r)) {
             return false;
         }
     } while (di_header_take(r, ','));
