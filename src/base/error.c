@@ -6,12 +6,20 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Messages quote names from hostile files: no escape sequence may reach a terminal. */
-static void replace_controls(char *text) {
-    for (unsigned char *p = (unsigned char *)text; *p; p++) {
-        if (*p < 0x20 || *p == 0x7f) {
-            *p = '?';
+#include "base/utf8.h"
+
+/* Messages quote names from hostile files: no escape sequence may reach a terminal, and no broken
+ * character (of theirs, or one that was cut off by a length limit) a JSON writer. */
+static void make_printable(char *text) {
+    size_t size = strlen(text);
+    for (size_t i = 0; i < size;) {
+        uint32_t c;
+        int length = di_utf8_next(text + i, size - i, &c);
+        if (length == 0 || c < 0x20 || c == 0x7f || c == DI_UTF8_MALFORMED) {
+            text[i] = '?';
+            length = 1;
         }
+        i += (size_t)length;
     }
 }
 
@@ -19,7 +27,7 @@ __attribute__((format(printf, 3, 0))) static void set_message(di_error *err, di_
                                                               const char *format, va_list args) {
     err->code = code;
     vsnprintf(err->message, sizeof err->message, format, args);
-    replace_controls(err->message);
+    make_printable(err->message);
 }
 
 bool di_fail(di_error *err, di_error_code code, const char *format, ...) {
@@ -41,6 +49,7 @@ bool di_fail_errno(di_error *err, const char *format, ...) {
         va_end(args);
         size_t used = strlen(err->message);
         snprintf(err->message + used, sizeof err->message - used, ": %s", strerror(saved));
+        make_printable(err->message);
     }
     return false;
 }
@@ -55,6 +64,7 @@ bool di_fail_prefix(di_error *err, const char *format, ...) {
         va_end(args);
         size_t used = strlen(err->message);
         snprintf(err->message + used, sizeof err->message - used, ": %s", rest);
+        make_printable(err->message);
     }
     return false;
 }

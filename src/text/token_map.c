@@ -12,12 +12,14 @@
 #include "base/utf8.h"
 #include "text/unicode.h"
 
-/* Keys seen so far: open addressing over texts in one buffer. */
+typedef struct key_slot {
+    size_t at, size; /* of the key, in key_table.texts */
+    int32_t number;  /* id + 1; 0: empty */
+} key_slot;
+
+/* Keys seen so far, by open addressing. */
 typedef struct key_table {
-    struct key_slot {
-        size_t at, size;
-        int32_t number; /* id + 1; 0: empty */
-    } * slots;
+    key_slot *slots;
     size_t mask;
     int32_t count;
     di_buffer texts;
@@ -39,7 +41,7 @@ static int32_t intern(key_table *t, const char *key, size_t size, di_error *err)
             return t->slots[i].number - 1;
         }
     }
-    struct key_slot slot = {t->texts.size, size, t->count + 1};
+    key_slot slot = {t->texts.size, size, t->count + 1};
     if (!di_buffer_append(&t->texts, key, size, err)) {
         return -1;
     }
@@ -158,7 +160,7 @@ bool di_token_map_build(const di_tokenizer *tok, int32_t vocab_size, int32_t *ma
         return di_fail(err, DI_ERR_NO_MEMORY, "no memory for the token map");
     }
     di_buffer key = {0};
-    bool ok = true;
+    bool ok = di_buffer_append_text(&table.texts, "", err) && di_buffer_append_text(&key, "", err);
     for (int32_t id = 0; ok && id < vocab_size; id++) {
         ok = map_token(tok, id, &table, &key, map, err);
     }
