@@ -1,7 +1,9 @@
 /* What the pre-tokeniser asks of a character, as one byte of flags per code point.
  *
  * The table is made from PCRE2's own properties when a tokenizer is opened, so that there is one
- * Unicode version only: hand-written matching and patterns cannot disagree about a character. */
+ * Unicode version only: hand-written matching and patterns cannot disagree about a character. One
+ * that is newer than PCRE2's tables has no class, where a newer library of another kind may give it
+ * one. */
 #ifndef DI_TEXT_CHAR_CLASS_H
 #define DI_TEXT_CHAR_CLASS_H
 

@@ -53,27 +53,32 @@ static bool is_blank(uint32_t c) {
     return c == ' ' || c == '\t' || c == '\r' || c == '\n';
 }
 
-/* Decomposes valid UTF-8 into code points in canonical order. NULL if memory is short. */
-static utf8proc_int32_t *decompose(const char *text, size_t size, utf8proc_option_t options,
-                                   size_t *count) {
+/* NFKD of valid UTF-8, as code points. That is NFKC followed by NFD, since composing changes
+ * nothing that decomposing does not undo. NULL if memory is short. */
+static utf8proc_int32_t *decompose(const char *text, size_t size, size_t *count) {
+    const utf8proc_option_t nfkd = UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT | UTF8PROC_STABLE;
     size_t capacity = size + 16;
     utf8proc_int32_t *points = NULL;
     for (;;) {
         utf8proc_int32_t *moved = di_realloc_array(points, capacity, sizeof *points);
         if (!moved) {
-            di_free(points);
-            return NULL;
+            break;
         }
         points = moved;
         utf8proc_ssize_t n =
             utf8proc_decompose((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)size, points,
-                               (utf8proc_ssize_t)capacity, options);
-        if (n >= 0 && (size_t)n <= capacity) {
+                               (utf8proc_ssize_t)capacity, nfkd);
+        if (n < 0) {
+            break; /* text too long for utf8proc's counters */
+        }
+        if ((size_t)n <= capacity) {
             *count = (size_t)n;
             return points;
         }
-        capacity = n > 0 ? (size_t)n : capacity * 2;
+        capacity = (size_t)n;
     }
+    di_free(points);
+    return NULL;
 }
 
 /* Drops marks, lowers case, folds runs of blanks; works in place and returns the new length. */
@@ -100,10 +105,8 @@ static size_t simplify(utf8proc_int32_t *points, size_t count) {
 /* Appends the key of a token's text (valid UTF-8) to *key: the text made plain, or the text itself
  * if nothing is left of it. */
 static bool make_key(const char *text, size_t size, di_buffer *key, di_error *err) {
-    /* NFKC followed by NFD is NFKD, whose decompositions utf8proc gives directly. */
     size_t count;
-    utf8proc_int32_t *points =
-        decompose(text, size, UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT | UTF8PROC_STABLE, &count);
+    utf8proc_int32_t *points = decompose(text, size, &count);
     if (!points) {
         return di_fail(err, DI_ERR_NO_MEMORY, "no memory for the token map");
     }

@@ -491,6 +491,11 @@ static di_tokenizer *load(const json_t *root, di_error *err) {
 }
 
 di_tokenizer *di_tokenizer_parse(const char *json, size_t size, const char *name, di_error *err) {
+    if (size > MOST_FILE_BYTES) { /* offsets of token bytes are 32-bit numbers */
+        di_fail(err, DI_ERR_UNSUPPORTED, "%s: %zu bytes, at most %zu are supported", name, size,
+                MOST_FILE_BYTES);
+        return NULL;
+    }
     json_t *root = di_json_parse(json, size, DI_JSON_MAX_DEPTH, name, err);
     if (!root) {
         return NULL;
