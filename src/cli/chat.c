@@ -183,12 +183,14 @@ static bool interrupted_at_prompt(int *times) {
 static bool handle(chat *c, di_buffer *message) {
     di_error err = {0};
     bool ok;
-    if (message->data && message->data[0] == '/') {
-        ok = run_command(c, message->data, &err);
-    } else if (message->size == 0 || strspn(message->data, " \t\n") == message->size) {
+    char *text = message->data;
+    if (!text || strspn(text, " \t\n") == message->size) {
         return true;
+    }
+    if (text[0] == '/') {
+        ok = run_command(c, text, &err);
     } else {
-        ok = di_conversation_ask(c->conversation, message->data, message->size, NULL, &err);
+        ok = di_conversation_ask(c->conversation, text, message->size, NULL, &err);
         di_signals_take_interrupt();
     }
     if (!ok) {

@@ -7,7 +7,6 @@
 
 #include "base/file.h"
 #include "base/json.h"
-#include "base/utf8.h"
 #include "cli/cli.h"
 #include "cli/commands.h"
 #include "cli/engine_options.h"
@@ -60,17 +59,8 @@ static const char *code_name(di_error_code code) {
     }
 }
 
-/* A message that was cut to fit may end inside a character, which JSON does not take. */
-static void make_valid(char *message) {
-    size_t bad;
-    while (!di_utf8_valid(message, strlen(message), &bad)) {
-        message[bad] = '?';
-    }
-}
-
-static bool write_error(job *j, int64_t index, di_error *cause, di_error *err) {
+static bool write_error(job *j, int64_t index, const di_error *cause, di_error *err) {
     j->failed++;
-    make_valid(cause->message);
     return write_object(j,
                         json_pack("{s:I, s:{s:s, s:s}}", "index", (json_int_t)index, "error",
                                   "code", code_name(cause->code), "message", cause->message),
@@ -78,21 +68,21 @@ static bool write_error(job *j, int64_t index, di_error *cause, di_error *err) {
 }
 
 static bool write_result(job *j, int64_t index, const di_result *r, di_error *err) {
+    json_int_t prompt_tokens = r->prompt_tokens, completion_tokens = r->completion_tokens;
+    json_int_t total_tokens = prompt_tokens + completion_tokens;
     json_t *ids = json_array();
     for (size_t i = 0; ids && i < r->num_token_ids; i++) {
         json_array_append_new(ids, json_integer(r->token_ids[i]));
     }
     j->answered++;
     /* "o" takes ids, and NULL makes the whole NULL */
-    return write_object(j,
-                        json_pack("{s:I, s:o, s:s%, s:s, s:{s:I, s:I, s:I}}", "index",
-                                  (json_int_t)index, "token_ids", ids, "text", r->text,
-                                  r->text_bytes, "finish_reason",
-                                  di_finish_reason_name(r->finish_reason), "usage", "prompt_tokens",
-                                  (json_int_t)r->prompt_tokens, "completion_tokens",
-                                  (json_int_t)r->completion_tokens, "total_tokens",
-                                  (json_int_t)(r->prompt_tokens + r->completion_tokens)),
-                        err);
+    return write_object(
+        j,
+        json_pack("{s:I, s:o, s:s%, s:s, s:{s:I, s:I, s:I}}", "index", (json_int_t)index,
+                  "token_ids", ids, "text", r->text, r->text_bytes, "finish_reason",
+                  di_finish_reason_name(r->finish_reason), "usage", "prompt_tokens", prompt_tokens,
+                  "completion_tokens", completion_tokens, "total_tokens", total_tokens),
+        err);
 }
 
 /* NULL with *cause when the line cannot be answered. */
@@ -188,8 +178,9 @@ int di_command_generate(const di_options *o) {
         return di_cli_fail(&err);
     }
     if (j.failed) {
+        long long failed = j.failed, all = failed + j.answered;
         fprintf(stderr, "deepinfer: error: %s: %lld of %lld requests could not be answered\n", name,
-                (long long)j.failed, (long long)(j.failed + j.answered));
+                failed, all);
         return DI_EXIT_FAILED;
     }
     return DI_EXIT_WELL;

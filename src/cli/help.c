@@ -46,19 +46,16 @@ static void print_forms(FILE *out, const di_option *o) {
 }
 
 static void print_option(FILE *out, const di_option *o) {
-    char range[80], name[64], notes[320];
+    char range[80], name[64], notes[384];
     di_option_range(o, range);
     di_option_env_name(o, name);
     fprintf(out, "  ");
     print_forms(out, o);
     fputc('\n', out);
     print_wrapped(out, o->help, HELP_INDENT);
-    snprintf(notes, sizeof notes, "%s%s%s%s%s%s%s%s", *o->preset ? "[default: " : "", o->preset,
+    snprintf(notes, sizeof notes, "%s%s%s%s%s%s%s%s%s", *o->preset ? "[default: " : "", o->preset,
              *o->preset ? "] " : "", *range ? "[allowed: " : "", range, *range ? "] " : "",
-             o->env ? "[env: " : "", o->env ? name : "");
-    if (o->env) {
-        strcat(notes, "]");
-    }
+             o->env ? "[env: " : "", o->env ? name : "", o->env ? "]" : "");
     if (*notes) {
         print_wrapped(out, notes, HELP_INDENT);
     }
