@@ -32,7 +32,7 @@ def test_the_question_may_come_from_standard_input(_):
 @test
 def test_speed_and_memory_are_told_on_standard_error_unless_quiet(_):
     loud = succeeds(deepinfer("run", "-m", DEMO, "-p", QUESTION, *GREEDY))
-    assert re.search(r"prompt \d+ tokens, [\d.]+ tokens/s", loud.err) and "MiB" in loud.err, loud
+    assert re.search(r"prompt:? \d+ tokens, [\d.]+ tokens/s", loud.err) and "MiB" in loud.err, loud
     quiet = succeeds(deepinfer("run", "-m", DEMO, "-p", QUESTION, "-q", *GREEDY))
     assert quiet.err == "" and quiet.out == loud.out, quiet
 
