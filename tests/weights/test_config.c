@@ -346,6 +346,21 @@ static void test_every_key_of_the_release_matters_or_has_a_default(void **state)
     json_decref(released);
 }
 
+/* All blocks but the newest are full; the newest may hold one entry. */
+static void test_candidates_must_fill_the_selection(void **state) {
+    (void)state;
+    di_config c;
+    di_error err;
+    json_t *root = files_read_json(FLASH);
+    patch(root, T "candidate_block_size", "1");
+    patch(root, T "candidate_topk_blocks", "512");
+    assert_true(di_config_parse(&c, root, "config.json", NULL));
+    patch(root, T "candidate_topk_blocks", "511");
+    assert_false(di_config_parse(&c, root, "config.json", &err));
+    assert_non_null(strstr(err.message, "511 entries, fewer than index_topk, 512"));
+    json_decref(root);
+}
+
 /* A number that a double cannot hold comes back digit by digit. */
 static void test_integers_above_2_53_are_exact(void **state) {
     (void)state;
@@ -482,6 +497,7 @@ int main(void) {
         cmocka_unit_test(test_each_wrong_value_is_refused_by_name),
         cmocka_unit_test(test_spelt_out_defaults_and_options_are_accepted),
         cmocka_unit_test(test_every_key_of_the_release_matters_or_has_a_default),
+        cmocka_unit_test(test_candidates_must_fill_the_selection),
         cmocka_unit_test(test_integers_above_2_53_are_exact),
         cmocka_unit_test(test_the_alias_of_the_engram_pad_token_is_read),
         cmocka_unit_test(test_draft_expert_counts_of_zero_are_the_targets),

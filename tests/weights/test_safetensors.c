@@ -259,6 +259,7 @@ static void test_each_lie_is_refused_with_its_reason(void **state) {
         {TENSOR("\"F32\"", "[2]", "[0,4]"), 4, "ask for 8 bytes"},
         {TENSOR("\"F32\"", "[4294967296,4294967296]", "[0,0]"), 0, "2^63 bytes or more"},
         {TENSOR("\"U8\"", "[4294967296,4294967296]", "[0,0]"), 0, "2^63 bytes or more"},
+        {TENSOR("\"U8\"", "[4294967296,2147483648]", "[0,0]"), 0, "2^63 bytes or more"},
         {TENSOR("\"F32\"", "[4611686018427387905]", "[0,4]"), 4, "2^63 bytes or more"},
         {TENSOR("\"U8\"", "[9223372036854775808]", "[0,0]"), 0, "2^63 bytes or more"},
         {TENSOR("\"U8\"", "[9223372036854775808,0]", "[0,0]"), 0, "2^63 bytes or more"},
