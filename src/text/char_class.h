@@ -1,9 +1,6 @@
-/* What the pre-tokeniser asks of a character, as one byte of flags per code point.
- *
- * The table is made from PCRE2's own properties when a tokenizer is opened, so that there is one
- * Unicode version only: hand-written matching and patterns cannot disagree about a character. One
- * that is newer than PCRE2's tables has no class, where a newer library of another kind may give it
- * one. */
+/* What the pre-tokeniser asks of a character, as one byte of flags per code point. Made from
+ * PCRE2's own properties when a tokenizer is opened, so that hand-written matching and patterns
+ * cannot disagree about a character. One that is newer than PCRE2's tables has no class. */
 #ifndef DI_TEXT_CHAR_CLASS_H
 #define DI_TEXT_CHAR_CLASS_H
 
