@@ -2,7 +2,7 @@
  *
  * A row x[0..V) becomes integer weights w = floor(2^46 * 2^-y), y = (max - x) * log2(e) / T, by a
  * fixed float32 polynomial; everything after that is integer sums, so neither threads nor vector
- * width nor the order of a sum can change the result. docs/numerics.md states the rules. */
+ * width nor the order of a sum can change the result. docs/sampling.md states the rules. */
 #ifndef DI_SAMPLE_SAMPLER_H
 #define DI_SAMPLE_SAMPLER_H
 
