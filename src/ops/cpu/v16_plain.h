@@ -125,9 +125,10 @@ static inline v16_codes v16_codes_load(const uint8_t *p) {
 /* 32 E4M3 codes as even and odd values, each times V16_FP8_UNIT. NaN codes may come out as numbers:
  * they are found by v16_flag_nans. */
 static inline void v16_fp8(v16_codes c, v16 *even, v16 *odd) {
-    for (int i = 0; i < 16; i++) {
-        even->x[i] = di_e4m3_to_f32(c[2 * i]);
-        odd->x[i] = di_e4m3_to_f32(c[2 * i + 1]);
+    for (int i = 0; i < 16; i++) { /* an f32 pattern of 2^-120 times the value */
+        uint32_t e = c[2 * i], o = c[2 * i + 1];
+        even->x[i] = di_f32_from_bits((e & 0x7f) << 20 | (e & 0x80) << 24) * 0x1p120f;
+        odd->x[i] = di_f32_from_bits((o & 0x7f) << 20 | (o & 0x80) << 24) * 0x1p120f;
     }
 }
 
@@ -138,8 +139,11 @@ static inline v16_flags v16_flags_none(void) {
 }
 
 static inline v16_flags v16_flag_nans(v16_flags f, v16_codes c) {
-    (void)c; /* they are NaN already */
-    return f;
+    uint8_t found = 0;
+    for (int i = 0; i < 32; i++) {
+        found |= (c[i] & 0x7f) == 0x7f;
+    }
+    return f | found;
 }
 
 static inline bool v16_flagged(v16_flags f) {
