@@ -1,7 +1,7 @@
 # Compiler, flags and packages of each build mode.
 
 ARCH := $(shell uname -m)
-PKGS := jansson libpcre2-8 libutf8proc
+PKGS := jansson libpcre2-8 libutf8proc libxxhash
 
 ifneq ($(filter tsan fuzz,$(MODE)),)
 # libgomp is not instrumented; clang's OpenMP runtime tells ThreadSanitizer what it does.
@@ -16,9 +16,10 @@ WARN := -Wall -Wextra -Werror -Wshadow -Wpointer-arith -Wstrict-prototypes -Wmis
 # -ffp-contract=off: where a product is rounded is part of the numerics (docs/numerics.md).
 OPT_release := -O3 -g
 OPT_asan    := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined \
-               -fno-omit-frame-pointer -DDI_FAULTS
-OPT_tsan    := -O1 -g -fsanitize=thread -fno-omit-frame-pointer
-OPT_fuzz    := -O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
+               -fno-omit-frame-pointer -DDI_FAULTS -DDI_DEBUG
+OPT_tsan    := -O1 -g -fsanitize=thread -fno-omit-frame-pointer -DDI_DEBUG
+OPT_fuzz    := -O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined \
+               -DDI_DEBUG
 
 VERSION := $(shell cat VERSION)
 SOVERSION := $(firstword $(subst ., ,$(VERSION)))

@@ -279,7 +279,7 @@ void di_cancel(di_engine *e) {
 bool di_engine_restart_sequence(di_engine *e, di_error *err) {
     di_seq_close(e->cache, &e->seq);
     e->held.count = 0;
-    return di_seq_open(e->cache, &e->seq, err);
+    return di_seq_open(e->cache, &e->seq, (di_hash){0}, err);
 }
 
 bool di_engine_step(di_engine *e, const int32_t *tokens, int num_tokens, int num_logits,

@@ -23,7 +23,7 @@ static void test_release_needs_890_bytes_a_token(void **state) {
     (void)state;
     di_config c = release();
     di_state_layout layout;
-    di_state_layout_fill(&layout, &c, 128, 6);
+    di_state_layout_fill(&layout, &c, 128, 6, 0);
     assert_int_equal(layout.block_stride, 890 * 128);
     assert_int_equal(layout.latent_bytes, 288);
     assert_int_equal(layout.key_bytes, 68);
@@ -38,7 +38,7 @@ static void test_parts_do_not_overlap(void **state) {
     (void)state;
     di_config c = release();
     di_state_layout l;
-    di_state_layout_fill(&l, &c, 128, 6);
+    di_state_layout_fill(&l, &c, 128, 6, 0);
     size_t end = 0;
     for (int i = 0; i < 4; i++) {
         int s = c.kv_source_layer_ids[i];

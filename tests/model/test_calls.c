@@ -25,7 +25,7 @@ static void test_wrong_calls_are_refused_with_what_is_allowed(void **state) {
     fixture_open(&f, testdata_path("tiny"), BACKEND_CPU, 8);
     float *logits = test_malloc(8 * 512 * sizeof *logits);
     int32_t ids[300] = {0}, high[] = {5, 512}, low[] = {-1};
-    assert_true(di_seq_open(f.cache, &seq, &err));
+    assert_true(di_seq_open(f.cache, &seq, (di_hash){0}, &err));
     refused(&f, &seq, ids, 1, 1, 0, logits, "blocks reserved for 0 tokens");
     assert_true(di_seq_reserve(f.cache, &seq, 300, &err));
     refused(&f, &seq, ids, 0, 0, 0, logits, "0 tokens, at least 1");
@@ -50,9 +50,9 @@ static void test_a_full_cache_says_what_is_free(void **state) {
     di_seq seqs[9] = {0};
     fixture_open(&f, testdata_path("tiny"), BACKEND_CPU, 8);
     for (int i = 0; i < 8; i++) {
-        assert_true(di_seq_open(f.cache, &seqs[i], &err));
+        assert_true(di_seq_open(f.cache, &seqs[i], (di_hash){0}, &err));
     }
-    assert_false(di_seq_open(f.cache, &seqs[8], &err));
+    assert_false(di_seq_open(f.cache, &seqs[8], (di_hash){0}, &err));
     assert_int_equal(err.code, DI_ERR_NO_MEMORY);
     assert_true(di_seq_reserve(f.cache, &seqs[0], 60 * 128, &err));
     assert_false(di_seq_reserve(f.cache, &seqs[1], 5 * 128, &err));

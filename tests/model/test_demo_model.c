@@ -50,7 +50,7 @@ static void check_layers(backend_kind kind) {
     int vocab = t.f.c->vocab_size;
     float *logits = test_malloc((size_t)vocab * sizeof *logits);
     di_model_observe(t.f.m, observe, &t);
-    assert_true(di_seq_open(t.f.cache, &seq, &err));
+    assert_true(di_seq_open(t.f.cache, &seq, (di_hash){0}, &err));
     fixture_forward(&t.f, &seq, ids.data, (int)ids.shape[0], 1, 0, logits);
     tally gap = {0};
     tally_f32(&gap, logits, wanted.data, vocab);
@@ -93,7 +93,7 @@ static void test_cpu_chooses_the_recorded_tokens(void **state) {
         di_tensor greedy = case_get(&g, DI_I32, "prompt.%d.greedy", i);
         di_tensor margin = case_get(&g, DI_F32, "prompt.%d.margin", i);
         di_tensor wanted = case_get(&g, DI_F32, "prompt.%d.logits", i);
-        assert_true(di_seq_open(f.cache, &seq, &err));
+        assert_true(di_seq_open(f.cache, &seq, (di_hash){0}, &err));
         fixture_forward(&f, &seq, ids.data, (int)ids.shape[0], 1, 0, logits);
         double error = relative_error(logits, wanted.data, f.c->vocab_size);
         print_message("    prompt %d, %d tokens: logits differ by %.1f %%\n", i, (int)ids.shape[0],

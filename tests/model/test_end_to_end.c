@@ -56,7 +56,7 @@ static void run_case(fixture *f, const char *path, score *s) {
     di_tensor spread = case_get(&g, DI_F32, "prefill.spread");
     int n = (int)tokens.shape[0], kept = (int)positions.shape[0];
     float *logits = test_malloc((size_t)n * (size_t)vocab * sizeof *logits);
-    assert_true(di_seq_open(f->cache, &seq, &err));
+    assert_true(di_seq_open(f->cache, &seq, (di_hash){0}, &err));
     fixture_forward(f, &seq, tokens.data, n, n, 0, logits);
     for (int i = 0; i < kept; i++) {
         int row = ((const int32_t *)positions.data)[i];

@@ -26,7 +26,7 @@ static void fill_tokens(int vocab) {
 static void in_chunks(fixture *f, const int *lengths, int count, float *logits) {
     di_seq seq;
     di_error err = {0};
-    assert_true(di_seq_open(f->cache, &seq, &err));
+    assert_true(di_seq_open(f->cache, &seq, (di_hash){0}, &err));
     for (int at = 0, i = 0; at < LENGTH; i++) {
         int n = lengths[i % count] < LENGTH - at ? lengths[i % count] : LENGTH - at;
         fixture_forward(f, &seq, tokens + at, n, n, 0, logits + (size_t)at * f->c->vocab_size);
@@ -89,7 +89,8 @@ static void test_a_neighbour_changes_nothing(void **state) {
     open_world(&w, "tiny");
     size_t vocab = (size_t)w.f.c->vocab_size;
     float *logits = test_malloc(ROWS * vocab * sizeof *logits);
-    assert_true(di_seq_open(w.f.cache, &a, &err) && di_seq_open(w.f.cache, &b, &err));
+    assert_true(di_seq_open(w.f.cache, &a, (di_hash){0}, &err) &&
+                di_seq_open(w.f.cache, &b, (di_hash){0}, &err));
     for (int at = 0, step = 0; at < LENGTH; step++) {
         int n = (int[]){7, 1, 30, 1, 1}[step % 5], m = (int[]){1, 20, 3}[step % 3];
         n = n < LENGTH - at ? n : LENGTH - at;
@@ -116,7 +117,7 @@ static void replay_logits(fixture *f, int chunk, int64_t from, float *logits) {
     di_seq seq;
     di_error err = {0};
     float *out = logits;
-    assert_true(di_seq_open(f->cache, &seq, &err));
+    assert_true(di_seq_open(f->cache, &seq, (di_hash){0}, &err));
     for (int at = 0; at < LENGTH; at += chunk) {
         int n = chunk < LENGTH - at ? chunk : LENGTH - at;
         int kept = at + n > from ? at + n - (int)(at > from ? at : from) : 0;

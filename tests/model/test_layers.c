@@ -218,7 +218,7 @@ static double calls(trace *t, int chunk) {
     di_tensor prefill = case_get(&t->g, DI_F32, "prefill.logits");
     int n = (int)tokens.shape[0], kept = (int)positions.shape[0];
     float *logits = test_malloc((size_t)n * (size_t)vocab * sizeof *logits);
-    assert_true(di_seq_open(t->f.cache, &seq, &err));
+    assert_true(di_seq_open(t->f.cache, &seq, (di_hash){0}, &err));
     t->prefix = "prefill.";
     for (int at = 0; at < n; at += chunk) {
         t->row = at;
@@ -288,7 +288,7 @@ static void check_replay(backend_kind kind, bool by_mask) {
     float *logits = test_malloc((size_t)elements_from(&wanted, 0) * sizeof *logits);
     di_model_observe(t.f.m, by_mask ? observe_masked : observe, &t);
     t.f.m->o.replay_by_mask = by_mask;
-    assert_true(di_seq_open(t.f.cache, &seq, &err));
+    assert_true(di_seq_open(t.f.cache, &seq, (di_hash){0}, &err));
     fixture_forward(&t.f, &seq, tokens.data, n, t.keep, n - t.keep, logits);
     tally gap = {0};
     tally_f32(&gap, logits, wanted.data, elements_from(&wanted, 0));

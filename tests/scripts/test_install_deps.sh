@@ -53,7 +53,7 @@ run() {
     PATH=$work/bin bash "$script" "$@" >"$work/said" 2>&1
 }
 
-all='build-essential pkg-config xz-utils libjansson-dev libpcre2-dev libutf8proc-dev libcmocka-dev
+all='build-essential pkg-config xz-utils libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev libcmocka-dev
 python3 python3-numpy'
 all=${all//$'\n'/ }
 but_two=${all/libjansson-dev libpcre2-dev/}
