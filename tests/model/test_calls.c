@@ -48,14 +48,15 @@ static void test_a_full_cache_says_what_is_free(void **state) {
     fixture f;
     di_error err = {0};
     di_seq seqs[9] = {0};
-    fixture_open(&f, testdata_path("tiny"), BACKEND_CPU, 8);
+    fixture_open(&f, "models/demo", BACKEND_CPU, 8);
     for (int i = 0; i < 8; i++) {
         assert_true(di_seq_open(f.cache, &seqs[i], (di_hash){0}, &err));
     }
     assert_false(di_seq_open(f.cache, &seqs[8], (di_hash){0}, &err));
     assert_int_equal(err.code, DI_ERR_NO_MEMORY);
-    assert_true(di_seq_reserve(f.cache, &seqs[0], 60 * 128, &err));
-    assert_false(di_seq_reserve(f.cache, &seqs[1], 5 * 128, &err));
+    assert_true(di_seq_reserve(f.cache, &seqs[0], 32 * 128, &err));
+    assert_true(di_seq_reserve(f.cache, &seqs[1], 28 * 128, &err));
+    assert_false(di_seq_reserve(f.cache, &seqs[2], 5 * 128, &err));
     assert_non_null(strstr(err.message, "4 are free"));
     assert_int_equal(di_cache_free_blocks(f.cache), 4);
     for (int i = 0; i < 8; i++) {
