@@ -42,6 +42,9 @@ static bool write_object(job *j, json_t *object, di_error *err) {
     text[length] = '\n'; /* in the terminator's place: it is freed next */
     bool ok = di_writer_write(&j->out, text, length + 1, err);
     free(text);
+    if (!j->out.path) { /* whoever reads a pipe waits for this line */
+        ok = ok && di_cli_flush(err);
+    }
     return ok;
 }
 
@@ -104,12 +107,17 @@ static di_result *answer(job *j, di_error *cause) {
     return result;
 }
 
+static bool interrupted(const job *j, di_error *err) {
+    return di_fail(err, DI_ERR_CANCELLED, "stopped by Ctrl-C%s",
+                   j->out.path ? ", nothing was written" : "");
+}
+
 static bool answer_line(job *j, int64_t index, di_error *err) {
     di_error cause = {0};
     di_result *result = answer(j, &cause);
     bool ok;
     if (di_signals_interrupted()) {
-        ok = di_fail(err, DI_ERR_CANCELLED, "stopped by Ctrl-C, nothing was written");
+        ok = interrupted(j, err);
     } else if (result) {
         ok = write_result(j, index, result, err);
     } else {
@@ -128,7 +136,7 @@ static bool answer_all(job *j, di_error *err) {
         }
     }
     if (di_signals_interrupted()) {
-        return di_fail(err, DI_ERR_CANCELLED, "stopped by Ctrl-C, nothing was written");
+        return interrupted(j, err);
     }
     if (ended.code != DI_OK) {
         *err = ended;
@@ -139,8 +147,7 @@ static bool answer_all(job *j, di_error *err) {
 
 static bool run_job(job *j, const di_options *o, FILE *in, const char *in_name, di_error *err) {
     di_cli_params(o, j->engine, &j->defaults);
-    if (!di_cli_effort(o, &j->effort, err) ||
-        !di_writer_open(&j->out, di_options_text(o, DI_OPT_OUTPUT, "-"), err)) {
+    if (!di_writer_open(&j->out, di_options_text(o, DI_OPT_OUTPUT, "-"), err)) {
         return false;
     }
     di_signals_guard(j->out.temporary);
@@ -160,6 +167,11 @@ static bool run_job(job *j, const di_options *o, FILE *in, const char *in_name, 
 
 int di_command_generate(const di_options *o) {
     di_error err = {0};
+    int effort;
+    if (!di_cli_effort(o, &effort, &err)) {
+        di_cli_fail(&err);
+        return DI_EXIT_USAGE;
+    }
     const char *path = di_options_text(o, DI_OPT_INPUT, "-");
     bool from_stdin = strcmp(path, "-") == 0;
     const char *name = from_stdin ? "standard input" : path;
@@ -168,7 +180,7 @@ int di_command_generate(const di_options *o) {
         di_fail_errno(&err, "%s", path);
         return di_cli_fail(&err);
     }
-    job j = {.engine = di_cli_open_engine(o, &err)};
+    job j = {.engine = di_cli_open_engine(o, &err), .effort = effort};
     bool ok = j.engine && run_job(&j, o, in, name, &err);
     di_engine_close(j.engine);
     if (!from_stdin) {

@@ -56,27 +56,27 @@ static int run_one(di_conversation *c, const di_buffer *question) {
     return reason == DI_FINISH_ABORT ? DI_EXIT_INTERRUPTED : DI_EXIT_WELL;
 }
 
-static int run(const di_options *o, di_engine *engine, const di_buffer *question) {
+static int run(const di_options *o, di_engine *engine, int effort, const di_buffer *question) {
     di_error err = {0};
     di_conversation c;
-    int status;
     if (!di_conversation_begin(&c, engine, o, di_options_text(o, DI_OPT_SYSTEM, NULL), &err)) {
         return di_cli_fail(&err);
     }
     di_cli_params(o, engine, &c.params);
-    if (!di_cli_effort(o, &c.effort, &err)) {
-        di_cli_fail(&err);
-        status = DI_EXIT_USAGE;
-    } else {
-        status =
-            question ? run_one(&c, question) : di_chat(&c, di_options_text(o, DI_OPT_SYSTEM, NULL));
-    }
+    c.effort = effort;
+    int status =
+        question ? run_one(&c, question) : di_chat(&c, di_options_text(o, DI_OPT_SYSTEM, NULL));
     di_conversation_end(&c);
     return status;
 }
 
 int di_command_run(const di_options *o) {
     di_error err = {0};
+    int effort;
+    if (!di_cli_effort(o, &effort, &err)) {
+        di_cli_fail(&err);
+        return DI_EXIT_USAGE;
+    }
     di_buffer question = {0};
     bool chat = !o->values[DI_OPT_PROMPT].given && isatty(STDIN_FILENO);
     di_engine *engine = NULL;
@@ -84,7 +84,7 @@ int di_command_run(const di_options *o) {
     if ((!chat && !get_question(o, &question, &err)) || !(engine = di_cli_open_engine(o, &err))) {
         status = di_cli_fail(&err);
     } else {
-        status = run(o, engine, chat ? NULL : &question);
+        status = run(o, engine, effort, chat ? NULL : &question);
     }
     di_engine_close(engine);
     di_buffer_free(&question);
