@@ -8,7 +8,7 @@ failed=0
 script=$PWD/scripts/install-deps.sh
 mkdir "$work/tools"
 for tool in bash env cat sed grep mktemp rm; do
-    ln -s "$(command -v $tool)" "$work/tools/$tool"
+    ln -s "$(command -v "$tool")" "$work/tools/$tool"
 done
 
 say() {
@@ -53,9 +53,8 @@ run() {
     PATH=$work/bin bash "$script" "$@" >"$work/said" 2>&1
 }
 
-all='build-essential pkg-config xz-utils libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev libcmocka-dev
-python3 python3-numpy'
-all=${all//$'\n'/ }
+# The packages that it looks for without --dev.
+all=$(sed -n '/^base=(/,/)/p' "$script" | tr -d '()\n' | sed 's/^base=//')
 but_two=${all/libjansson-dev libpcre2-dev/}
 
 machine 0 "$all" apt-get
