@@ -169,12 +169,12 @@ static bool open_model(di_engine *e, di_error *err) {
     }
     size_t floats;
     if (!di_mul_size((size_t)e->max_logits, (size_t)c->vocab_size, &floats) ||
-        !(e->logits = di_realloc_array(NULL, floats, sizeof *e->logits)) ||
-        !(e->scratch = di_alloc_aligned(di_sampler_scratch_bytes(c->vocab_size)))) {
+        !(e->logits = di_realloc_array(NULL, floats, sizeof *e->logits))) {
         return di_fail(err, DI_ERR_NO_MEMORY, "no memory for %d rows of %d logits", e->max_logits,
                        c->vocab_size);
     }
-    return true;
+    e->scratch = di_sample_scratch_create(c->vocab_size, err);
+    return e->scratch != NULL;
 }
 
 static bool open_all(di_engine *e, const di_engine_options *o, di_error *err) {
@@ -254,7 +254,7 @@ void di_engine_close(di_engine *e) {
     }
     di_ids_free(&e->held);
     di_free(e->logits);
-    di_free_aligned(e->scratch);
+    di_sample_scratch_destroy(e->scratch);
     di_free(e);
 }
 

@@ -13,7 +13,7 @@
 typedef struct answer {
     di_engine *e;
     di_request_params params;
-    di_sampling sampling;
+    di_sample_params sampling;
     di_event_fn events;
     void *user;
 
@@ -84,6 +84,17 @@ static bool set_seed(answer *a, di_error *err) {
     return true;
 }
 
+static void set_sampling(answer *a) {
+    const di_request_params *p = &a->params;
+    di_sample_params_init(&a->sampling);
+    a->sampling.shape = (di_sampling){p->temperature, p->top_p, p->min_p, p->top_k};
+    a->sampling.seeded = p->has_seed;
+    a->sampling.seed = p->seed;
+    a->sampling.eos_token_id = a->e->weights->config.eos_token_id;
+    a->sampling.ignore_eos = p->ignore_eos;
+    a->sampling.logprobs = p->logprobs;
+}
+
 /* ---- the prompt ---- */
 
 /* Keeps the last request's state if all its tokens begin this prompt and at least one is new (its
@@ -135,17 +146,21 @@ static bool add_text(answer *a, int32_t token, di_event *event, di_error *err) {
 /* Draws the next token from e->logits and takes it in. */
 static bool draw(answer *a, di_error *err) {
     di_engine *e = a->e;
-    int vocab_size = e->weights->config.vocab_size;
-    di_draw drawn;
-    if (!di_sample(e->logits, vocab_size, &a->sampling, a->params.seed, (uint64_t)e->seq.len,
-                   e->scratch, &drawn, err)) {
+    di_sample_input input = {
+        .logits = e->logits,
+        .seed = a->params.seed,
+        .position = (uint64_t)e->seq.len,
+        .num_output = (int64_t)a->tokens.count,
+    };
+    di_sampled drawn;
+    if (!di_sample_row(&a->sampling, &input, e->scratch, &drawn, err)) {
         return false;
     }
-    di_event event = {.kind = DI_EVENT_TOKEN, .token_id = drawn.token};
-    if (a->params.logprobs &&
-        !di_token_logprob(e->logits, vocab_size, drawn.token, &event.logprob, err)) {
-        return false;
-    }
+    di_event event = {
+        .kind = DI_EVENT_TOKEN,
+        .token_id = drawn.token,
+        .logprob = drawn.logprobs.logprob,
+    };
     if (!di_ids_push(&a->tokens, drawn.token, err)) {
         return false;
     }
@@ -217,8 +232,7 @@ static di_result *generate(answer *a, const di_prompt *prompt, const di_request_
         !set_seed(a, err)) {
         return NULL;
     }
-    a->sampling =
-        (di_sampling){a->params.temperature, a->params.top_p, a->params.min_p, a->params.top_k};
+    set_sampling(a);
     if (a->e->tokenizer) {
         di_detokenizer_init(&a->detokenizer, a->e->tokenizer);
         di_detokenizer_prime(&a->detokenizer, a->prompt.data, a->prompt.count);

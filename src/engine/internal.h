@@ -8,7 +8,7 @@
 #include "deepinfer/deepinfer.h"
 #include "model/model.h"
 #include "ops/ops.h"
-#include "sample/sampler.h"
+#include "sample/row.h"
 #include "text/chat.h"
 #include "text/tokenizer.h"
 #include "weights/weights.h"
@@ -28,7 +28,7 @@ struct di_engine {
 
     /* of the step */
     float *logits; /* [max_logits, vocab_size] */
-    void *scratch; /* the sampler's */
+    di_sample_scratch *scratch;
 
     /* The last request's sequence stays, so that a conversation's next turn, which begins with the
      * same tokens, goes on from it. held[i] is the token whose state is at position i; their number

@@ -36,7 +36,7 @@ static bool read_fields(di_sampling *p, const json_t *root, const char *path, di
         !di_json_bool_or(root, path, "do_sample", true, &do_sample, err)) {
         return false;
     }
-    p->top_k = top_k == 0 ? -1 : top_k; /* both mean "off" in such files */
+    p->top_k = top_k;
     if (!do_sample) {
         p->temperature = 0;
     }

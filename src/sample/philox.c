@@ -30,3 +30,12 @@ void di_random_words(uint64_t seed, uint64_t position, di_random_kind kind, uint
     uint32_t counter[4] = {(uint32_t)position, (uint32_t)(position >> 32), (uint32_t)kind, index};
     di_philox(seed, counter, out);
 }
+
+uint64_t di_seed_of_choice(uint64_t seed, uint32_t choice) {
+    uint32_t words[4];
+    if (choice == 0) {
+        return seed;
+    }
+    di_random_words(seed, choice, DI_RANDOM_CHOICE, 0, words);
+    return (uint64_t)words[0] << 32 | words[1];
+}
