@@ -98,7 +98,7 @@ static void attend_block(const attention_call *c, const head_group *g, int n) {
 
 /* Heads of g for row t of a sequence. */
 static void attend(const attention_call *c, const di_seq_rows *seq, int t, const head_group *g) {
-    size_t row = (size_t)(seq->row0 + t);
+    size_t row = (size_t)seq->row0 + (size_t)t;
     size_t at = (row * (size_t)c->heads + (size_t)g->first) * (size_t)c->dim;
     const int32_t *topk = c->topk ? c->topk + row * (size_t)c->k : NULL;
     int slots = c->window + (topk ? c->k : 0);

@@ -32,7 +32,7 @@ static int64_t visible(const index_call *c, int i) {
 }
 
 static size_t row_of(const index_call *c, int i) {
-    return (size_t)(c->seq->row0 + c->first + i);
+    return (size_t)c->seq->row0 + (size_t)c->first + (size_t)i;
 }
 
 static void prepare_query(const index_call *c, int i) {
