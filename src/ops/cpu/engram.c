@@ -59,7 +59,8 @@ static void engram_batch(const engram_call *c, const int64_t *rows, const int32_
     if (cpu->failed) {
         return;
     }
-#pragma omp parallel for num_threads(di_cpu_threads_for(cpu, (double)n *k))
+    double work = (double)n * k;
+#pragma omp parallel for num_threads(di_cpu_threads_for(cpu, work))
     for (int i = 0; i < n; i++) {
         look_up(c, rows + (size_t)tokens[i] * (size_t)c->columns, a + (size_t)i * ld);
         list[i] = a + (size_t)i * ld;
@@ -76,7 +77,8 @@ static void engram_batch(const engram_call *c, const int64_t *rows, const int32_
     if (cpu->failed) {
         return;
     }
-#pragma omp parallel for num_threads(di_cpu_threads_for(cpu, (double)n * c->hc * (double)c->d * 4))
+    double gating = (double)n * c->hc * (double)c->d * 4;
+#pragma omp parallel for num_threads(di_cpu_threads_for(cpu, gating))
     for (int i = 0; i < n * c->hc; i++) {
         int t = i / c->hc, stream = i % c->hc;
         add_gated(c, kv + (size_t)t * out, stream,

@@ -119,7 +119,8 @@ bool di_cpu_activations(di_cpu *cpu, const di_bf16 *x, size_t ldx, int n, int k,
     }
     float *first = *a;
     const float **list = *rows;
-#pragma omp parallel for num_threads(di_cpu_threads_for(cpu, (double)n *k * 4))
+    double work = (double)n * k * 4;
+#pragma omp parallel for num_threads(di_cpu_threads_for(cpu, work))
     for (int i = 0; i < n; i++) {
         float *row = first + (size_t)i * ld;
         (quantise ? cpu->k->quant8 : cpu->k->widen)(x + (size_t)i * ldx, k, row);

@@ -85,7 +85,8 @@ void di_cpu_mhc_coeffs(di_backend *be, const di_bf16 *h, int n, int hc, const di
         }
     }
     coeffs k = {hc, sinkhorn_iters, hc_eps, base->data, scale->data};
-#pragma omp parallel for num_threads(di_cpu_threads_for(cpu, (double)n *(double)width))
+    double finishing = (double)n * (double)width;
+#pragma omp parallel for num_threads(di_cpu_threads_for(cpu, finishing))
     for (int t = 0; t < n; t++) {
         float mix[(2 + MAX_HC) * MAX_HC];
         double mean = cpu->k->squares(h + (size_t)t * width, width) / (double)width;
@@ -104,7 +105,8 @@ void di_cpu_mhc_pre(di_backend *be, const di_bf16 *h, const float *pre, int n, i
     if (cpu->failed) {
         return;
     }
-#pragma omp parallel for num_threads(di_cpu_threads_for(cpu, (double)n *hc *d))
+    double work = (double)n * hc * d;
+#pragma omp parallel for num_threads(di_cpu_threads_for(cpu, work))
     for (int t = 0; t < n; t++) {
         cpu->k->collapse(h + (size_t)t * (size_t)hc * width, pre + t * hc, hc, width,
                          out + (size_t)t * width);
@@ -118,7 +120,8 @@ void di_cpu_mhc_post(di_backend *be, const di_bf16 *y, const float *post, const 
     if (cpu->failed) {
         return;
     }
-#pragma omp parallel for num_threads(di_cpu_threads_for(cpu, (double)n *hc *hc *d))
+    double work = (double)n * hc * hc * d;
+#pragma omp parallel for num_threads(di_cpu_threads_for(cpu, work))
     for (int t = 0; t < n; t++) {
         cpu->k->expand(y + (size_t)t * width, post + t * hc, comb + t * hc * hc, hc, width,
                        h + (size_t)t * (size_t)hc * width);

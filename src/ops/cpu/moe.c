@@ -87,7 +87,8 @@ void di_cpu_route(di_backend *be, const di_bf16 *x, int n, const di_tensor *gate
     if (cpu->failed) {
         return;
     }
-#pragma omp parallel for num_threads(di_cpu_threads_for(cpu, (double)n *rule.count * 32))
+    double work = (double)n * rule.count * 32;
+#pragma omp parallel for num_threads(di_cpu_threads_for(cpu, work))
     for (int t = 0; t < n; t++) {
         const di_tensor *b = image && image[t] ? bias_vl : bias;
         route_row(&rule, logits + (size_t)t * count, b->data, value + (size_t)t * count,

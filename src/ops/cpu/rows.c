@@ -35,7 +35,8 @@ void di_cpu_rms_norm(di_backend *be, const di_bf16 *x, const di_tensor *w, float
     if (cpu->failed) {
         return;
     }
-#pragma omp parallel for num_threads(di_cpu_threads_for(cpu, (double)n *dim * 2))
+    double work = (double)n * dim * 2;
+#pragma omp parallel for num_threads(di_cpu_threads_for(cpu, work))
     for (int t = 0; t < n; t++) {
         const di_bf16 *row = x + (size_t)t * (size_t)dim;
         float rho = (float)(1 / sqrt(cpu->k->squares(row, (size_t)dim) / dim + (double)eps));

@@ -36,7 +36,8 @@ void di_cpu_window_quant(di_backend *be, const di_bf16 *kv, int n, int dim, uint
     if (cpu->failed) {
         return;
     }
-#pragma omp parallel for num_threads(di_cpu_threads_for(cpu, (double)n *dim * 8))
+    double work = (double)n * dim * 8;
+#pragma omp parallel for num_threads(di_cpu_threads_for(cpu, work))
     for (int t = 0; t < n; t++) {
         window_record(kv + (size_t)t * (size_t)dim, dim, records + (size_t)t * bytes);
     }
@@ -68,7 +69,7 @@ static group_token find_token(const di_step *step, const di_seq_rows *seq, int l
                               int64_t position, const float *k, const float *g, int dim) {
     if (position >= seq->pos0) {
         size_t row = (size_t)(seq->row0 + (position - seq->pos0)) * (size_t)dim;
-        return (group_token){k + row, g ? g + row : NULL};
+        return (group_token){k + row, g + row};
     }
     const float *record = di_group_row(&step->pool, seq->slot, layer, position);
     return (group_token){record, record + dim};
@@ -115,19 +116,22 @@ void di_cpu_compress(di_backend *be, const di_step *step, int layer, int ratio, 
     if (cpu->failed) {
         return;
     }
-#pragma omp parallel for num_threads(di_cpu_threads_for(cpu, (double)m *dim *ratio * 16))
+    double work = (double)m * dim * ratio * 16;
+#pragma omp parallel for num_threads(di_cpu_threads_for(cpu, work))
     for (int i = 0; i < m; i++) {
         const di_seq_rows *seq = &step->seqs[entries[i].seq];
+        int64_t first = entries[i].entry * ratio;
         di_bf16 *latent = latents + (size_t)i * (size_t)dim;
         group_token token[MAX_RATIO];
+        if (ratio == 1) { /* a token is its own group, and always one of this step */
+            size_t row = (size_t)(seq->row0 + (first - seq->pos0));
+            cpu->k->round_row(k + row * (size_t)dim, (size_t)dim, latent);
+            continue;
+        }
         for (int j = 0; j < ratio; j++) {
-            token[j] = find_token(step, seq, layer, entries[i].entry * ratio + j, k, g, dim);
+            token[j] = find_token(step, seq, layer, first + j, k, g, dim);
         }
-        if (ratio == 1) {
-            cpu->k->round_row(token[0].k, (size_t)dim, latent);
-        } else {
-            pool_group(token, ratio, dim, latent);
-        }
+        pool_group(token, ratio, dim, latent);
     }
     if (ratio > 1) {
         keep_open_groups(step, layer, k, g, dim);
@@ -170,7 +174,8 @@ void di_cpu_entry_store(di_backend *be, const di_step *step, int layer, int rati
     if (cpu->failed) {
         return;
     }
-#pragma omp parallel for num_threads(di_cpu_threads_for(cpu, (double)m *(dim + key_dim) * 8))
+    double work = (double)m * (dim + key_dim) * 8;
+#pragma omp parallel for num_threads(di_cpu_threads_for(cpu, work))
     for (int i = 0; i < m; i++) {
         const di_seq_rows *seq = &step->seqs[entries[i].seq];
         int64_t e = entries[i].entry;
