@@ -2,7 +2,6 @@
  * hold; both are sorted by name and walked side by side, so every difference is found and named. */
 #include "weights/checkpoint.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,11 +54,23 @@ static int by_entry_name(const void *a, const void *b) {
 /* A shard is a file of the folder itself: nothing in an index may lead out of it. */
 static bool plain_shard_name(const char *name) {
     static const char ending[] = ".safetensors";
-    size_t length = strlen(name), tail = sizeof ending - 1;
+    size_t length = name ? strlen(name) : 0, tail = sizeof ending - 1;
     return length > tail && length < 256 && name[0] != '.' && !strchr(name, '/') &&
            !strchr(name, '\\') && strcmp(name + length - tail, ending) == 0;
 }
 
+static bool refuse_shard_name(const char *tensor, const json_t *value, const char *path,
+                              di_faults *faults) {
+    if (!json_is_string(value)) {
+        return di_fault(faults, DI_ERR_FORMAT, "%s: %s is %s, a file name expected", path, tensor,
+                        di_json_type_name(value));
+    }
+    return di_fault(faults, DI_ERR_FORMAT,
+                    "%s: %s lies in '%s', but shards are plain file names ending in .safetensors",
+                    path, tensor, json_string_value(value));
+}
+
+/* Lists the shards that the index names. Entries with a name that cannot be are left out. */
 static bool collect_shard_names(shard_index *x, json_t *map, const char *path, di_faults *faults) {
     size_t count = json_object_size(map);
     x->shard_names = di_alloc(count * sizeof *x->shard_names);
@@ -72,18 +83,14 @@ static bool collect_shard_names(shard_index *x, json_t *map, const char *path, d
     size_t n = 0;
     json_object_foreach(map, key, value) {
         const char *shard = json_string_value(value);
-        if (!shard) {
-            return di_fault(faults, DI_ERR_FORMAT, "%s: %s is %s, a file name expected", path, key,
-                            di_json_type_name(value));
-        }
-        if (last && strcmp(shard, last) == 0) {
+        if (shard && last && strcmp(shard, last) == 0) {
             continue; /* neighbours mostly share their shard */
         }
         if (!plain_shard_name(shard)) {
-            di_fault(faults, DI_ERR_FORMAT,
-                     "%s: %s lies in '%s', but shards are plain file names ending in .safetensors",
-                     path, key, shard);
-            return false;
+            if (!refuse_shard_name(key, value, path, faults)) {
+                return false;
+            }
+            continue;
         }
         x->shard_names[n++] = last = shard;
     }
@@ -113,8 +120,10 @@ static bool collect_entries(shard_index *x, json_t *map, const char *path, di_fa
     json_object_foreach(map, key, value) {
         const char *shard = json_string_value(value);
         const char **found =
-            bsearch(&shard, x->shard_names, x->num_shards, sizeof *x->shard_names, by_text);
-        assert(found);
+            shard ? bsearch(&shard, x->shard_names, x->num_shards, sizeof shard, by_text) : NULL;
+        if (!found) {
+            continue; /* was left out above */
+        }
         index_entry e = {key, strlen(key), (size_t)(found - x->shard_names)};
         strip_model(&e.name, &e.length);
         x->entries[x->num_entries++] = e;

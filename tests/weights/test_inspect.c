@@ -278,6 +278,24 @@ static void test_every_fault_is_listed(void **state) {
     json_decref(r);
 }
 
+static void test_every_bad_name_in_an_index_is_listed(void **state) {
+    json_t *index = files_read_json(files_path(*state, INDEX));
+    json_t *map = json_object_get(index, "weight_map");
+    json_object_set_new(map, "norm.weight", json_string("../x.safetensors"));
+    json_object_set_new(map, "head.weight", json_object());
+    json_object_set_new(map, "embed.weight", json_string(""));
+    files_write_json(*state, INDEX, index);
+    json_decref(index);
+    size_t faults;
+    char *text = report(*state, (di_inspect_options){0}, &faults);
+    assert_int_equal(faults, 2 * 3); /* what has no valid entry counts as not in the index too */
+    assert_non_null(strstr(text, "norm.weight lies in '../x.safetensors'"));
+    assert_non_null(strstr(text, "head.weight is an object, a file name expected"));
+    assert_non_null(strstr(text, "embed.weight lies in ''"));
+    assert_non_null(strstr(text, "embed.weight is not in the index"));
+    free(text);
+}
+
 static void test_a_broken_config_does_not_hide_the_files(void **state) {
     size_t faults;
     files_write_text(*state, "config.json", "{}");
@@ -365,6 +383,7 @@ int main(void) {
         TEST(test_a_sound_model_is_reported_without_faults),
         TEST(test_listed_tensors_are_where_the_file_has_them),
         TEST(test_every_fault_is_listed),
+        TEST(test_every_bad_name_in_an_index_is_listed),
         TEST(test_a_broken_config_does_not_hide_the_files),
         TEST(test_an_empty_folder_is_all_faults),
         TEST(test_only_a_check_reads_the_experts),
