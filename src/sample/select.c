@@ -183,6 +183,25 @@ static void fill_bins(const di_row *row, float scale, uint64_t least, di_select_
     }
 }
 
+/* Ids from `first` on of the tokens of one block that can occur and lie in `bin`; few do, so groups
+ * without any are passed over. */
+static int list_matches(const float *x, const int32_t bins[DI_ROW_BLOCK], int n, int32_t bin,
+                        int32_t first, int32_t *ids) {
+    enum { GROUP = 16 };
+    int count = 0;
+    for (int g = 0; g < n; g += GROUP) {
+        int32_t any = 0;
+        for (int i = g; i < g + GROUP; i++) {
+            any |= bins[i] == bin;
+        }
+        for (int i = g; any && i < g + GROUP && i < n; i++) {
+            ids[count] = first + i;
+            count += (bins[i] == bin) & (x[i] > -INFINITY);
+        }
+    }
+    return count;
+}
+
 /* Ids that can occur and lie in one bin, ascending. */
 static int list_bin(const di_row *row, float scale, int32_t bin, int32_t *ids) {
     uint64_t weights[DI_ROW_BLOCK];
@@ -196,10 +215,7 @@ static int list_bin(const di_row *row, float scale, int32_t bin, int32_t *ids) {
         int left = row->vocab_size - at, n = left < DI_ROW_BLOCK ? left : DI_ROW_BLOCK;
         row->kernels->weigh_block(row->x + at, left, row->best, row->c, scale, BINS - 1, weights,
                                   bins);
-        for (int i = 0; i < n; i++) {
-            ids[count] = at + i;
-            count += (bins[i] == bin) & (row->x[at + i] > -INFINITY);
-        }
+        count += list_matches(row->x + at, bins, n, bin, at, ids + count);
     }
     return count;
 }
