@@ -405,8 +405,7 @@ static bool read_draft(di_config *c, const source *s, di_error *err) {
 /* ---- the whole file -------------------------------------------------------------------------- */
 
 static bool check_kind(const source *s, di_error *err) {
-    return check_fixed(s->root, s->root_where, root_fixed, LENGTH(root_fixed), err) &&
-           check_foreign(s->root, s->root_where, err) &&
+    return check_foreign(s->root, s->root_where, err) &&
            check_foreign(s->text, s->text_where, err) &&
            check_fixed(s->quantization, s->quantization_where, quantization_fixed,
                        LENGTH(quantization_fixed), err) &&

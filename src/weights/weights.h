@@ -1,5 +1,5 @@
-/* A checkpoint's parameters, bound to the model by name. The data stay where they are (mapped
- * files): nothing is converted or copied. Formats and shapes: model.md 3. */
+/* A checkpoint's parameters, bound to the model by name. The data stay where they are, in mapped
+ * files; only a tensor that its file has at an odd address is copied. Nothing is converted. */
 #ifndef DI_WEIGHTS_WEIGHTS_H
 #define DI_WEIGHTS_WEIGHTS_H
 
@@ -85,8 +85,10 @@ typedef struct di_weights {
     struct di_checkpoint *checkpoint; /* owns the mapped files */
 } di_weights;
 
-/* Opens FOLDER (config, index, shards), checks the inventory name by name and binds it. NULL with
- * *err on the first fault. Thread-safe; the result is immutable. */
+/* Opens FOLDER (config.json; model.safetensors.index.json and its shards, or model.safetensors),
+ * checks the inventory name by name and binds it. Values are checked for NaN too: all of them in a
+ * checkpoint of up to 64 MB, else the scales (not of experts and engram tables) and small tensors.
+ * NULL with *err on the first fault. Thread-safe; the result is immutable. */
 di_weights *di_weights_open(const char *folder, di_error *err);
 void di_weights_close(di_weights *w);
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -163,6 +164,23 @@ static void test_the_full_size_model_opens_in_little_memory(void **state) {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
     assert_true(usage.ru_maxrss < 300 << 10);
 #endif
+    free(folder);
+}
+
+static void test_the_full_size_folder_takes_little_disk(void **state) {
+    (void)state;
+    char *folder = files_testdata("flash");
+    int64_t disk = 0, apparent = 0;
+    for (int i = 1; i <= 48; i++) {
+        char name[64];
+        struct stat st;
+        snprintf(name, sizeof name, "model-%05d-of-00048.safetensors", i);
+        assert_int_equal(stat(files_path(folder, name), &st), 0);
+        disk += (int64_t)st.st_blocks * 512;
+        apparent += st.st_size;
+    }
+    assert_true(apparent > 510286023000);
+    assert_true(disk < 64 << 20);
     free(folder);
 }
 
@@ -379,6 +397,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_full_size_model_opens_in_little_memory),
         cmocka_unit_test(test_the_full_size_model_has_the_published_sizes),
+        cmocka_unit_test(test_the_full_size_folder_takes_little_disk),
         cmocka_unit_test(test_both_lists_of_tensors_agree_on_other_models),
         TEST(test_a_sound_model_is_reported_without_faults),
         TEST(test_listed_tensors_are_where_the_file_has_them),
