@@ -252,6 +252,9 @@ di_prefix_hit di_cache_match(di_cache *cache, di_hash salt, const int32_t *token
     }
     di_prefix_hit hit = {.resume = (int64_t)resume * DI_BLOCK_TOKENS,
                          .matched = (int64_t)found * DI_BLOCK_TOKENS};
+    for (int i = 0; i < resume; i++) {
+        hit.held += cache->blocks.all[cache->walked[i]].refs > 0 ? DI_BLOCK_TOKENS : 0;
+    }
     cache->tokens_hit += (uint64_t)hit.resume;
     return hit;
 }

@@ -39,6 +39,9 @@ typedef struct di_hash {
     uint64_t low, high;
 } di_hash;
 
+/* A salt from a text, e.g. a tenant's name. */
+di_hash di_hash_text(const void *text, size_t size);
+
 typedef struct di_cache_options {
     int num_blocks;       /* usable ones, >= 1 */
     int num_slots;        /* sequences at once, >= 1 */
@@ -102,6 +105,8 @@ typedef struct di_prefix_hit {
     int64_t resume;  /* tokens that need not be computed: a multiple of DI_BLOCK_TOKENS, or 0 */
     int64_t matched; /* tokens whose blocks are there; >= resume. A snapshot at this border would
                         have served: worth taking when the sequence gets there */
+    int64_t held;    /* of the resume tokens, those whose blocks somebody holds: sharing them takes
+                        no block that could be had */
 } di_prefix_hit;
 
 /* The longest prefix of tokens[0..n) that can be reused, with resume <= limit. Changes nothing but
@@ -182,9 +187,3 @@ void di_seq_import(di_cache *cache, di_seq *seq, int64_t len, const void *host);
 bool di_cache_check(const di_cache *cache, di_error *err);
 
 #endif
-
-/* NOTE FROM THE FOUNDER (18:42): engram history has left di_seq: di_model_forward now takes the
- * tokens before a call's rows as an argument, so di_model_resume is not needed. Do not add it. */
-
-/* NOTE 2: di_prefix_hit also has `int64_t held`: of the resume tokens, those whose blocks somebody
- * holds now, so that sharing them takes no free block. */

@@ -99,3 +99,8 @@ void di_prefix_map_remove(di_prefix_map *m, int32_t n) {
 void di_prefix_map_replace(di_prefix_map *m, int32_t from, int32_t to) {
     m->cells[cell_of(m, from)] = to;
 }
+
+di_hash di_hash_text(const void *text, size_t size) {
+    XXH128_hash_t x = XXH3_128bits(text, size);
+    return (di_hash){x.low64, x.high64};
+}

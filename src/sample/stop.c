@@ -65,7 +65,7 @@ di_stop_set *di_stop_set_create(const char *const *strings, const size_t *sizes,
         }
         bytes += size;
     }
-    di_stop_set *set = di_alloc(sizeof *set + count * sizeof *set->strings + 3 * bytes);
+    di_stop_set *set = di_alloc(sizeof *set + count * sizeof *set->strings + 3 * bytes + count);
     if (!set) {
         di_fail(err, DI_ERR_NO_MEMORY, "no memory for the stop strings");
         return NULL;
@@ -76,9 +76,10 @@ di_stop_set *di_stop_set_create(const char *const *strings, const size_t *sizes,
     for (size_t i = 0; i < count; i++) {
         size_t size = size_of(strings, sizes, i);
         memcpy(text, strings[i], size);
+        text[size] = 0;
         find_borders(text, size, border);
         set->strings[i] = (stop_string){text, size, border};
-        text += size;
+        text += size + 1;
         border += size;
     }
     return set;
@@ -86,6 +87,10 @@ di_stop_set *di_stop_set_create(const char *const *strings, const size_t *sizes,
 
 void di_stop_set_destroy(di_stop_set *set) {
     di_free(set);
+}
+
+const char *di_stop_set_text(const di_stop_set *set, int index) {
+    return set->strings[index].text;
 }
 
 /* ---- the stream -------------------------------------------------------------------------------*/

@@ -25,6 +25,9 @@ di_stop_set *di_stop_set_create(const char *const *strings, const size_t *sizes,
                                 di_error *err);
 void di_stop_set_destroy(di_stop_set *set); /* NULL is allowed */
 
+/* String number `index`, NUL-terminated; the set's. */
+const char *di_stop_set_text(const di_stop_set *set, int index);
+
 /* One sequence's place in the matching. Needs no destruction. */
 typedef struct di_stop_stream {
     const di_stop_set *set;
