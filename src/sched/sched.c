@@ -1,0 +1,603 @@
+/* The plan of a step: see sched.h for the policy. Every function here is one rule of it. */
+#include "sched/sched.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "sched/queue.h"
+
+struct di_sched {
+    di_sched_options o;
+    di_cache *cache;
+    di_job **running; /* by rank, best first; [max_num_seqs] */
+    int num_running;
+    di_job_queue waiting;
+    size_t num_jobs; /* with the scheduler, in any state: what the heap has room for */
+    int num_held;
+    uint64_t arrivals;
+    int watermark; /* blocks that admission leaves free for those that run */
+    size_t host_used;
+    uint64_t preemptions, recomputed, swapped;
+};
+
+/* ---- making and ending -----------------------------------------------------------------------*/
+
+di_sched *di_sched_create(const di_sched_options *o, di_cache *cache, di_error *err) {
+    if (o->max_num_seqs < 1 || o->max_num_batched_tokens < o->max_num_seqs ||
+        o->max_logits < o->max_num_seqs || o->max_mixed_prefill_tokens < 1 ||
+        o->snapshot_interval < DI_BLOCK_TOKENS || o->snapshot_interval % DI_BLOCK_TOKENS != 0) {
+        di_fail(err, DI_ERR_ARGUMENT,
+                "scheduler: max_num_seqs %d, max_num_batched_tokens %d, max_logits %d, "
+                "max_mixed_prefill_tokens %d, snapshot_interval %d do not fit together",
+                o->max_num_seqs, o->max_num_batched_tokens, o->max_logits,
+                o->max_mixed_prefill_tokens, o->snapshot_interval);
+        return NULL;
+    }
+    di_sched *s = di_calloc(1, sizeof *s);
+    if (s) {
+        *s = (di_sched){.o = *o, .cache = cache};
+        s->running = di_calloc((size_t)o->max_num_seqs, sizeof(di_job *));
+    }
+    if (!s || !s->running) {
+        di_free(s);
+        di_fail(err, DI_ERR_NO_MEMORY, "no memory for the scheduler");
+        return NULL;
+    }
+    s->watermark = di_cache_free_blocks(cache) / 100;
+    return s;
+}
+
+void di_sched_destroy(di_sched *s) {
+    if (s) {
+        assert(s->num_jobs == 0);
+        di_queue_free(&s->waiting);
+        di_free(s->running);
+        di_free(s);
+    }
+}
+
+bool di_plan_create(di_plan *p, const di_sched_options *o, di_error *err) {
+    *p = (di_plan){.max_copies = 4 * o->max_num_seqs};
+    p->rows = di_calloc((size_t)o->max_num_seqs, sizeof *p->rows);
+    p->copies = di_calloc((size_t)p->max_copies, sizeof *p->copies);
+    if (!p->rows || !p->copies) {
+        di_plan_destroy(p);
+        return di_fail(err, DI_ERR_NO_MEMORY, "no memory for plans of %d sequences",
+                       o->max_num_seqs);
+    }
+    return true;
+}
+
+void di_plan_clear(di_plan *p) {
+    for (size_t i = 0; i < p->num_moves; i++) {
+        di_free(p->moves[i].seq.blocks);
+        if (!p->moves[i].to_host) {
+            di_free(p->moves[i].host);
+        }
+    }
+    p->num_rows = p->num_tokens = p->num_logits = p->num_copies = 0;
+    p->num_moves = 0;
+    p->stuck = NULL;
+}
+
+void di_plan_destroy(di_plan *p) {
+    di_plan_clear(p);
+    di_free(p->rows);
+    di_free(p->copies);
+    di_free(p->moves);
+    *p = (di_plan){0};
+}
+
+static void start_waiting(di_sched *s, di_job *job) {
+    job->state = DI_JOB_WAITING;
+    job->blocked_at = INT64_MIN;
+    di_queue_push(&s->waiting, job);
+}
+
+bool di_sched_add(di_sched *s, di_job *job, di_error *err) {
+    if (!di_queue_reserve(&s->waiting, s->num_jobs + 1)) {
+        return di_fail(err, DI_ERR_NO_MEMORY, "no memory for %zu waiting requests",
+                       s->num_jobs + 1);
+    }
+    s->num_jobs++;
+    job->arrival = s->arrivals++;
+    job->plan_row = -1;
+    job->prompt_border = (job->num_prompt - 1) / DI_BLOCK_TOKENS * DI_BLOCK_TOKENS;
+    di_job *leader = job->leader;
+    if (leader && leader->state != DI_JOB_NEW && !di_job_decodes(leader)) {
+        job->state = DI_JOB_HELD;
+        job->next_held = leader->first_held;
+        leader->first_held = job;
+        s->num_held++;
+    } else {
+        start_waiting(s, job);
+    }
+    return true;
+}
+
+/* Those that waited for this job's prompt may go. */
+static void release_held(di_sched *s, di_job *leader) {
+    while (leader->first_held) {
+        di_job *job = leader->first_held;
+        leader->first_held = job->next_held;
+        job->next_held = NULL;
+        s->num_held--;
+        start_waiting(s, job);
+    }
+}
+
+static void leave_held(di_sched *s, di_job *job) {
+    di_job **link = &job->leader->first_held;
+    while (*link != job) {
+        link = &(*link)->next_held;
+    }
+    *link = job->next_held;
+    s->num_held--;
+}
+
+static void leave_running(di_sched *s, di_job *job) {
+    int i = 0;
+    while (s->running[i] != job) {
+        i++;
+    }
+    s->num_running--;
+    memmove(s->running + i, s->running + i + 1, (size_t)(s->num_running - i) * sizeof *s->running);
+}
+
+static void enter_running(di_sched *s, di_job *job) {
+    int i = s->num_running++;
+    while (i > 0 && di_job_before(job, s->running[i - 1])) {
+        s->running[i] = s->running[i - 1];
+        i--;
+    }
+    s->running[i] = job;
+    job->state = DI_JOB_RUNNING;
+}
+
+static void forget_host_state(di_sched *s, di_job *job) {
+    if (job->host_state) {
+        s->host_used -= job->host_bytes;
+        di_free(job->host_state);
+        job->host_state = NULL;
+    }
+}
+
+void di_sched_end(di_sched *s, di_job *job) {
+    switch (job->state) {
+    case DI_JOB_HELD:
+        leave_held(s, job);
+        break;
+    case DI_JOB_WAITING:
+        di_queue_remove(&s->waiting, job);
+        break;
+    case DI_JOB_RUNNING:
+        di_seq_publish(s->cache, &job->seq, job->tokens, job->num_tokens);
+        di_seq_close(s->cache, &job->seq);
+        leave_running(s, job);
+        break;
+    default:
+        return;
+    }
+    forget_host_state(s, job);
+    release_held(s, job);
+    job->state = DI_JOB_NEW;
+    job->ended = true;
+    s->num_jobs--;
+}
+
+void di_sched_result(di_sched *s, di_job *job, bool sampled) {
+    (void)s;
+    assert(job->queued > 0 && job->in_flight >= sampled);
+    job->queued--;
+    job->in_flight -= sampled;
+}
+
+/* ---- preemption ------------------------------------------------------------------------------*/
+
+/* Takes the job's row out of the plan again. */
+static void unplan(di_plan *plan, di_job *job) {
+    if (job->plan_row < 0) {
+        return;
+    }
+    di_plan_row *row = &plan->rows[job->plan_row];
+    plan->num_tokens -= row->num_tokens;
+    plan->num_logits -= row->num_logits;
+    job->seq.len = row->pos0;
+    job->in_flight -= row->sample;
+    job->queued--;
+    job->plan_row = -1;
+    *row = plan->rows[--plan->num_rows];
+    if (row->job != job) {
+        row->job->plan_row = (int)(row - plan->rows);
+    }
+}
+
+/* Whether moving the job's state out and in again is quicker than computing it again from the last
+ * snapshot, and there is room for it. */
+static bool worth_keeping(const di_sched *s, const di_sched_costs *costs, const di_job *job,
+                          size_t bytes) {
+    int64_t again = job->seq.len % DI_BLOCK_TOKENS;
+    int64_t since = job->seq.rolling ? again : job->seq.len;
+    return s->host_used + bytes <= s->o.host_bytes &&
+           2 * costs->byte_seconds * (double)bytes < costs->token_seconds * (double)since;
+}
+
+/* A move of the job's state as part of the plan; false without memory. */
+static bool add_move(di_plan *plan, const di_job *job, bool to_host, int64_t len) {
+    di_plan_move *moves =
+        di_grow(plan->moves, plan->num_moves, &plan->move_capacity, sizeof *moves);
+    if (!moves) {
+        return false;
+    }
+    plan->moves = moves;
+    di_plan_move *move = &moves[plan->num_moves];
+    *move =
+        (di_plan_move){.to_host = to_host, .seq = job->seq, .host = job->host_state, .len = len};
+    size_t bytes = (size_t)job->seq.num_blocks * sizeof *move->seq.blocks;
+    move->seq.blocks = di_alloc(bytes);
+    if (!move->seq.blocks) {
+        return false;
+    }
+    memcpy(move->seq.blocks, job->seq.blocks, bytes);
+    plan->num_moves++;
+    return true;
+}
+
+/* Has the plan copy the job's state to host memory, if that pays. */
+static void keep_state(di_sched *s, const di_sched_costs *costs, di_plan *plan, di_job *job) {
+    size_t bytes = di_seq_export_bytes(s->cache, &job->seq);
+    if (job->seq.len == job->opened_len || !worth_keeping(s, costs, job, bytes)) {
+        s->recomputed++;
+        return;
+    }
+    job->host_state = di_alloc(bytes);
+    if (!job->host_state || !add_move(plan, job, true, job->seq.len)) {
+        di_free(job->host_state);
+        job->host_state = NULL;
+        s->recomputed++;
+        return;
+    }
+    job->host_len = job->seq.len;
+    job->host_bytes = bytes;
+    s->host_used += bytes;
+    s->swapped++;
+}
+
+static void preempt(di_sched *s, const di_sched_costs *costs, di_plan *plan, di_job *job) {
+    unplan(plan, job);
+    di_seq_publish(s->cache, &job->seq, job->tokens, job->num_tokens);
+    keep_state(s, costs, plan, job);
+    di_seq_close(s->cache, &job->seq);
+    leave_running(s, job);
+    job->preemptions++;
+    s->preemptions++;
+    start_waiting(s, job);
+}
+
+/* Blocks for n more rows of a running job, taken from jobs of lower rank if need be. False: it was
+ * the lowest itself, and has been preempted. */
+static bool extend(di_sched *s, const di_sched_costs *costs, di_plan *plan, di_job *job, int n) {
+    while (!di_seq_reserve(s->cache, &job->seq, job->seq.len + n, NULL)) {
+        di_job *victim = s->running[s->num_running - 1];
+        preempt(s, costs, plan, victim);
+        if (victim == job) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---- rows ------------------------------------------------------------------------------------*/
+
+/* Snapshots are taken between steps, so rows must end where one is wanted. */
+static int64_t next_border(const di_sched *s, const di_job *job) {
+    int64_t at = job->seq.len, interval = s->o.snapshot_interval;
+    int64_t border = (at / interval + 1) * interval;
+    if (job->prompt_border > at && job->prompt_border < border) {
+        border = job->prompt_border;
+    }
+    if (job->branch_border > at && job->branch_border < border) {
+        border = job->branch_border;
+    }
+    return border;
+}
+
+/* Called before rows are given: the rings are as they will be when the plan's copies are made. */
+static void snapshot_if_wanted(di_sched *s, di_job *job) {
+    int64_t at = job->seq.len;
+    if (at == 0 || at % DI_BLOCK_TOKENS != 0 || job->seq.num_published != at / DI_BLOCK_TOKENS ||
+        at == job->cached_tokens) {
+        return;
+    }
+    bool decoding = at >= job->num_prompt;
+    if (decoding || at == job->prompt_border || at == job->branch_border ||
+        at % s->o.snapshot_interval == 0) {
+        di_seq_snapshot(s->cache, &job->seq, decoding);
+    }
+}
+
+/* Most rows that the job can take now. */
+static int64_t wanted_rows(const di_sched *s, const di_plan *plan, const di_job *job) {
+    int64_t n = di_job_need(job), logits = s->o.max_logits - plan->num_logits;
+    if (!di_job_decodes(job)) {
+        int64_t border = next_border(s, job) - job->seq.len;
+        n = n < border ? n : border;
+    }
+    if (job->prompt_logits && job->seq.len < job->num_prompt) {
+        /* every decoding job's row of logits comes first */
+        int64_t others = s->num_running;
+        int64_t room = logits - others > 1 ? logits - others : logits > 0;
+        n = n < room ? n : room;
+    }
+    return logits > 0 ? n : 0;
+}
+
+/* Plans n rows of a running job that has its blocks. */
+static void give(di_plan *plan, di_job *job, int n) {
+    di_plan_row *row = &plan->rows[plan->num_rows];
+    bool sample = job->seq.len + n == di_job_target(job);
+    bool prompt = job->prompt_logits && job->seq.len < job->num_prompt;
+    *row = (di_plan_row){
+        .job = job,
+        .pos0 = job->seq.len,
+        .num_tokens = n,
+        .num_logits = prompt ? n : sample,
+        .sample = sample,
+    };
+    job->plan_row = plan->num_rows++;
+    job->seq.len += n;
+    job->in_flight += sample;
+    job->queued++;
+    plan->num_tokens += n;
+    plan->num_logits += row->num_logits;
+}
+
+/* Up to `most` rows for a running job; returns how many. */
+static int serve(di_sched *s, const di_sched_costs *costs, di_plan *plan, di_job *job,
+                 int64_t most) {
+    di_seq_publish(s->cache, &job->seq, job->tokens, job->num_tokens);
+    int64_t n = wanted_rows(s, plan, job);
+    n = n < most ? n : most;
+    if (n < 1 || !extend(s, costs, plan, job, (int)n)) {
+        return 0;
+    }
+    snapshot_if_wanted(s, job);
+    give(plan, job, (int)n);
+    return (int)n;
+}
+
+/* A job that has a token in flight and is full with it has nothing more to run. */
+static bool full(const di_job *job) {
+    return di_job_target(job) >= job->max_len && job->in_flight > 0;
+}
+
+/* ---- the two passes over running jobs --------------------------------------------------------*/
+
+static bool decoding(const di_job *job) {
+    return di_job_decodes(job) && di_job_need(job) <= 1;
+}
+
+/* Every decoding job gets its row, best rank first. */
+static void plan_decodes(di_sched *s, const di_sched_costs *costs, di_plan *plan) {
+    for (int i = 0; i < s->num_running; i++) {
+        di_job *job = s->running[i];
+        if (decoding(job) && !full(job)) {
+            serve(s, costs, plan, job, 1);
+            if (job->state != DI_JOB_RUNNING) {
+                i--; /* it was the last and has left */
+            }
+        }
+    }
+}
+
+/* Prompts that are under way, best rank first, within `budget`. The first takes at most half while
+ * another waits behind it. Returns what is left. */
+static int plan_prompts(di_sched *s, const di_sched_costs *costs, di_plan *plan, int budget,
+                        bool others_wait) {
+    for (int i = 0; i < s->num_running && budget > 0; i++) {
+        di_job *job = s->running[i];
+        if (decoding(job) || job->plan_row >= 0 || di_job_need(job) < 1) {
+            continue;
+        }
+        bool share = others_wait || i + 1 < s->num_running;
+        int64_t most = share && budget > 1 ? (budget + 1) / 2 : budget;
+        budget -= serve(s, costs, plan, job, most);
+        others_wait = others_wait && budget > 0;
+    }
+    return budget;
+}
+
+/* ---- admission -------------------------------------------------------------------------------*/
+
+/* Blocks that running jobs will still need for the tokens they have. */
+static int64_t promised(const di_sched *s) {
+    int64_t blocks = 0;
+    for (int i = 0; i < s->num_running; i++) {
+        const di_job *job = s->running[i];
+        int64_t more = di_blocks_for(di_job_target(job)) - job->seq.num_blocks;
+        blocks += more > 0 ? more : 0;
+    }
+    return blocks;
+}
+
+/* Blocks that a new job may have: what runs keeps what it was promised, and a little to grow. */
+static int64_t spare_blocks(const di_sched *s) {
+    int64_t kept = s->num_running > 0 ? promised(s) + s->watermark + s->num_running : 0;
+    return di_cache_free_blocks(s->cache) - kept;
+}
+
+/* The longest prefix it may resume from: one token at least is computed, and with bounded replay
+ * the kept ones are. */
+static di_prefix_hit match(const di_sched *s, const di_job *job) {
+    int64_t limit = job->num_tokens - 1;
+    if (job->replay_from > 0 && job->replay_from < limit) {
+        limit = job->replay_from;
+    }
+    if (job->prompt_logits || job->no_prefix) {
+        return (di_prefix_hit){0, 0};
+    }
+    return di_cache_match(s->cache, job->salt, job->tokens, job->num_tokens, limit);
+}
+
+/* Opens its sequence from host memory. */
+static bool restore(di_sched *s, di_plan *plan, di_job *job) {
+    if (!di_seq_open(s->cache, &job->seq, job->salt, NULL)) {
+        return false;
+    }
+    if (!di_seq_reserve(s->cache, &job->seq, job->host_len, NULL) ||
+        !add_move(plan, job, false, job->host_len)) {
+        di_seq_close(s->cache, &job->seq);
+        return false;
+    }
+    job->seq.len = job->host_len;
+    s->host_used -= job->host_bytes;
+    job->host_state = NULL; /* the plan's move owns it now */
+    return true;
+}
+
+static bool open_sequence(di_sched *s, di_plan *plan, di_job *job, int64_t spare) {
+    int64_t need = di_blocks_for(di_job_target(job));
+    if (job->host_state) {
+        return need <= spare && restore(s, plan, job);
+    }
+    di_prefix_hit hit = match(s, job);
+    if (need - hit.held / DI_BLOCK_TOKENS > spare) {
+        return false;
+    }
+    if (!di_seq_open_at(s->cache, &job->seq, job->salt, job->tokens, hit.resume, NULL)) {
+        return false;
+    }
+    job->branch_border =
+        hit.matched > hit.resume && hit.matched < job->num_tokens ? hit.matched : 0;
+    if (job->preemptions == 0) {
+        job->cached_tokens = hit.resume;
+    }
+    return true;
+}
+
+/* Tries to start the head of the queue. False: it must wait, and so must all behind it. */
+static bool admit(di_sched *s, di_plan *plan, di_job *job) {
+    int64_t spare = spare_blocks(s);
+    if (s->num_running >= s->o.max_num_seqs || di_cache_free_slots(s->cache) < 1 ||
+        spare <= job->blocked_at) {
+        return false;
+    }
+    if (!open_sequence(s, plan, job, spare)) {
+        job->blocked_at = spare;
+        return false;
+    }
+    job->opened_len = job->seq.len;
+    di_queue_remove(&s->waiting, job);
+    enter_running(s, job);
+    return true;
+}
+
+/* A job of better priority than a running one does not wait for it to end. */
+static bool make_way(di_sched *s, const di_sched_costs *costs, di_plan *plan, const di_job *job) {
+    di_job *last = s->num_running > 0 ? s->running[s->num_running - 1] : NULL;
+    if (!last || last->priority <= job->priority) {
+        return false;
+    }
+    preempt(s, costs, plan, last);
+    return true;
+}
+
+static int plan_admissions(di_sched *s, const di_sched_costs *costs, di_plan *plan, int budget) {
+    while (budget > 0 && plan->num_rows < s->o.max_num_seqs) {
+        di_job *job = di_queue_head(&s->waiting);
+        if (!job) {
+            break;
+        }
+        if (admit(s, plan, job)) {
+            budget -= serve(s, costs, plan, job, budget);
+        } else if (!make_way(s, costs, plan, job)) {
+            plan->stuck = s->num_running == 0 ? job : NULL;
+            break;
+        }
+    }
+    return budget;
+}
+
+/* What others left goes to the first prompt that can use it. */
+static void top_up(di_sched *s, const di_sched_costs *costs, di_plan *plan, int budget) {
+    for (int i = 0; i < s->num_running && budget > 0; i++) {
+        di_job *job = s->running[i];
+        if (job->plan_row >= 0 && !plan->rows[job->plan_row].sample) {
+            int n = plan->rows[job->plan_row].num_tokens;
+            unplan(plan, job);
+            budget -= serve(s, costs, plan, job, n + budget) - n;
+        }
+    }
+}
+
+/* ---- the step --------------------------------------------------------------------------------*/
+
+static void finish_plan(di_sched *s, di_plan *plan) {
+    plan->num_copies = di_cache_take_copies(s->cache, plan->copies, plan->max_copies);
+    for (int i = 0; i < plan->num_rows; i++) {
+        di_job *job = plan->rows[i].job;
+        job->plan_row = -1;
+        if (di_job_decodes(job)) {
+            release_held(s, job);
+        }
+    }
+}
+
+bool di_sched_plan(di_sched *s, const di_sched_costs *costs, di_plan *plan) {
+    uint64_t preemptions = s->preemptions;
+    plan_decodes(s, costs, plan);
+    int budget = s->o.max_num_batched_tokens - plan->num_tokens;
+    if (plan->num_rows > 0 && budget > s->o.max_mixed_prefill_tokens) {
+        budget = s->o.max_mixed_prefill_tokens;
+    }
+    budget = plan_prompts(s, costs, plan, budget, s->waiting.count > 0);
+    if (s->preemptions == preemptions) { /* nobody is let in while others are put out */
+        budget = plan_admissions(s, costs, plan, budget);
+    }
+    top_up(s, costs, plan, budget);
+    finish_plan(s, plan);
+    return plan->num_rows > 0 || plan->num_moves > 0 || plan->num_copies > 0;
+}
+
+/* ---- looking in ------------------------------------------------------------------------------*/
+
+void di_sched_get_stats(const di_sched *s, di_sched_stats *stats) {
+    *stats = (di_sched_stats){
+        .running = s->num_running,
+        .waiting = (int)s->waiting.count + s->num_held,
+        .preemptions = s->preemptions,
+        .recomputed = s->recomputed,
+        .swapped = s->swapped,
+        .host_bytes_used = s->host_used,
+    };
+    for (int i = 0; i < s->num_running; i++) {
+        stats->decoding += di_job_decodes(s->running[i]);
+    }
+}
+
+bool di_sched_check(const di_sched *s, di_error *err) {
+    for (int i = 0; i < s->num_running; i++) {
+        const di_job *job = s->running[i];
+        if (job->state != DI_JOB_RUNNING || (i > 0 && !di_job_before(s->running[i - 1], job)) ||
+            job->seq.slot < 1 || job->host_state ||
+            di_blocks_for(job->seq.len) > job->seq.num_blocks || di_job_need(job) < 0) {
+            return di_fail(err, DI_ERR_INTERNAL, "running job %d is not as it should be", i);
+        }
+    }
+    size_t host = 0;
+    for (size_t i = 0; i < s->waiting.count; i++) {
+        const di_job *job = s->waiting.jobs[i];
+        host += job->host_state ? job->host_bytes : 0;
+        if (job->state != DI_JOB_WAITING || job->heap_index != i || job->seq.slot != 0 ||
+            (i > 0 && di_job_before(job, s->waiting.jobs[(i - 1) / 2]))) {
+            return di_fail(err, DI_ERR_INTERNAL, "waiting job %zu is not as it should be", i);
+        }
+    }
+    size_t jobs = (size_t)s->num_running + s->waiting.count + (size_t)s->num_held;
+    if (jobs != s->num_jobs || host != s->host_used) {
+        return di_fail(err, DI_ERR_INTERNAL, "%zu jobs of %zu, %zu host bytes of %zu", jobs,
+                       s->num_jobs, host, s->host_used);
+    }
+    return true;
+}

@@ -1,0 +1,98 @@
+/* What runs next: each call makes the plan of one step from the jobs at hand.
+ *
+ * A step mixes decoding and prompts. Decoding jobs come first, one row each; prompts fill the rest
+ * in chunks, in order of rank (priority, then arrival), except that the oldest takes no more than
+ * its share while others wait, so that neither a long prompt nor a stream of short ones starves the
+ * other; and while somebody decodes, prompts get no more than max_mixed_prefill_tokens rows, which
+ * bounds the gap between two tokens. A job that needs a block when there is none takes it from the
+ * running job of lowest rank, itself included: the job of highest rank is never preempted, so
+ * something always ends.
+ *
+ * Plans are made ahead of results: seq.len counts rows that are queued. The token a queued step
+ * will sample is a row's input like any other; a job whose result then turns out to end it has one
+ * wasted row. One thread (the step thread); no allocation once warm. */
+#ifndef DI_SCHED_SCHED_H
+#define DI_SCHED_SCHED_H
+
+#include "sched/job.h"
+
+typedef struct di_sched_options {
+    int max_num_seqs;             /* jobs running at once */
+    int max_num_batched_tokens;   /* rows of a step, >= max_num_seqs */
+    int max_mixed_prefill_tokens; /* prompt rows of a step in which somebody decodes, >= 1 */
+    int max_logits;               /* rows of logits of a step, >= max_num_seqs */
+    int snapshot_interval;        /* tokens between snapshots in a prompt: multiple of the block */
+    size_t host_bytes;            /* for the state of preempted jobs; 0 = they are recomputed */
+} di_sched_options;
+
+/* Measured: what decides between recomputing a preempted job and keeping its state. */
+typedef struct di_sched_costs {
+    double token_seconds; /* of a prompt token */
+    double byte_seconds;  /* of a byte moved between device and host, one way */
+} di_sched_costs;
+
+typedef struct di_sched_stats {
+    int running, waiting, decoding; /* now; waiting includes held jobs */
+    uint64_t preemptions, recomputed, swapped;
+    size_t host_bytes_used;
+} di_sched_stats;
+
+typedef struct di_plan_row {
+    di_job *job;
+    int64_t pos0;
+    int num_tokens;
+    int num_logits; /* rows with logits, the last ones; 0, 1, or all (prompt_logits) */
+    bool sample;    /* the last row's logits give the next token */
+} di_plan_row;
+
+/* State of a job to be moved before the step's forward, with its seq as it was then. */
+typedef struct di_plan_move {
+    bool to_host;
+    di_seq seq; /* blocks owned by the plan */
+    void *host;
+    int64_t len;
+} di_plan_move;
+
+typedef struct di_plan {
+    /* What the device does, in this order: moves to the host (what they read may be given to others
+     * in this very plan), copies, moves from the host, rows. */
+    di_plan_move *moves;
+    size_t num_moves, move_capacity;
+    di_slot_copy *copies;
+    int num_copies, max_copies;
+    di_plan_row *rows; /* [max_num_seqs] */
+    int num_rows, num_tokens, num_logits;
+    di_job *stuck; /* nothing runs, and this one does not fit even so: the engine must end it */
+} di_plan;
+
+typedef struct di_sched di_sched;
+
+/* Borrows the cache. */
+di_sched *di_sched_create(const di_sched_options *o, di_cache *cache, di_error *err);
+void di_sched_destroy(di_sched *s); /* no job may be left in it */
+
+bool di_plan_create(di_plan *p, const di_sched_options *o, di_error *err);
+void di_plan_destroy(di_plan *p);
+void di_plan_clear(di_plan *p); /* gives back what its moves hold */
+
+/* Takes a job. False only for want of memory. */
+bool di_sched_add(di_sched *s, di_job *job, di_error *err);
+
+/* Plans the next step into a cleared plan and counts its rows as queued. False: nothing can run. */
+bool di_sched_plan(di_sched *s, const di_sched_costs *costs, di_plan *plan);
+
+/* The results of a step that held a row of the job are in; `sampled`: it was to sample a token,
+ * which the engine has appended to tokens (unless the job had ended). */
+void di_sched_result(di_sched *s, di_job *job, bool sampled);
+
+/* Nothing more of this job is to be run, whatever its state: it leaves the scheduler, its blocks
+ * and slot go back, jobs that wait for it are released. It may still be `queued`; free it after
+ * that. */
+void di_sched_end(di_sched *s, di_job *job);
+
+void di_sched_get_stats(const di_sched *s, di_sched_stats *stats);
+
+/* For tests: counts and lists agree with each other. */
+bool di_sched_check(const di_sched *s, di_error *err);
+
+#endif
