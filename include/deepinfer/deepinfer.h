@@ -23,9 +23,11 @@
  *
  * Errors. See error.h. err may be NULL. A refused request or a failed one never harms the engine.
  *
- * Threads. One thread at a time may use an engine, di_cancel excepted. Different engines are
- * independent of each other. The library installs no signal handlers and prints nothing but
- * warnings on standard error. Text is UTF-8. */
+ * Threads. Every function may be called from any thread at any time, with three exceptions: an
+ * engine is closed once, when no call on it is running and its queues are destroyed; one thread at
+ * a time waits on a queue; structs belong to whoever fills them. An engine has two threads of its
+ * own, one that plans steps and one that runs them, besides those that compute.  The library
+ * installs no signal handlers and prints nothing but warnings on standard error. Text is UTF-8. */
 #ifndef DEEPINFER_DEEPINFER_H
 #define DEEPINFER_DEEPINFER_H
 
@@ -45,7 +47,7 @@
 extern "C" {
 #endif
 
-#define DI_API_VERSION 1
+#define DI_API_VERSION 2
 
 /* DI_API_VERSION of the library, to be compared with the one compiled with; and "0.1.0". */
 DI_API int di_api_version(void);
@@ -55,16 +57,33 @@ DI_API const char *di_version(void);
 
 typedef struct di_engine di_engine;
 
+/* Bounded replay: for prompts longer than replay_keep_tokens the decoder half of the model runs for
+ * the last replay_keep_tokens only. Faster by up to half; answers differ slightly from the exact
+ * ones. MASK computes the same by brute force, for checking. */
+typedef enum di_replay_mode { DI_REPLAY_OFF, DI_REPLAY_MASK, DI_REPLAY_COMPACT } di_replay_mode;
+
 typedef struct di_engine_options {
     size_t struct_bytes;
     const char *model;     /* folder with config.json, tokenizer.json, *.safetensors; required */
     const char *backend;   /* "cpu" (also if NULL), or "ref": plain, slow, for checking */
     int threads;           /* that compute; 0 = one for each core; results do not depend on it */
     int64_t max_model_len; /* tokens of prompt and answer; 0 = what the model allows */
-    int max_num_batched_tokens; /* prompt tokens per step, 1 .. 65536 */
+    int max_num_batched_tokens; /* tokens in a step, 1 .. 65536 */
     /* Called while the model is opened, step `done` of `total` being next; NULL = nobody. */
     void (*progress)(void *user, int done, int total);
     void *user;
+    int max_num_seqs;             /* sequences computed at once, 1 .. 4096; default 64 */
+    int max_mixed_prefill_tokens; /* prompt tokens in a step in which answers go on; 0 = default */
+    int max_queue;                /* requests accepted and not yet finished; 0 = no limit */
+    int max_logprobs;             /* most logprobs a request may ask for, 0 .. 1000; default 20 */
+    int64_t kv_memory;            /* bytes for cached state; 0 = a share of what is free */
+    int64_t host_memory;  /* bytes for the state of preempted sequences; 0 = compute it again */
+    bool no_prefix_cache; /* prefixes are never reused */
+    bool synchronous;     /* a step is planned when the one before has been read; same answers */
+    di_replay_mode replay_mode;
+    int replay_keep_tokens; /* with a mode: at least window + 6, the model's window being 128 */
+    const char
+        *trace_file; /* Chrome trace of the steps, written while the engine runs; NULL = none */
 } di_engine_options;
 
 DI_API void di_engine_options_init(di_engine_options *options, size_t struct_bytes);
@@ -109,17 +128,53 @@ typedef struct di_prompt {
 
 DI_API void di_prompt_init(di_prompt *prompt, size_t struct_bytes);
 
+/* Ids with values, for logit_bias. */
+typedef struct di_bias {
+    int32_t token_id;
+    float bias; /* -100 to 100, added to the logit */
+} di_bias;
+
+/* Pointers stay the caller's and are read before the call returns. */
 typedef struct di_request_params {
     size_t struct_bytes;
     double temperature; /* 0 to 100; below 1e-5 the likeliest token, lowest id among equals */
     double top_p;       /* above 0, up to 1; 1 = off */
     int64_t top_k;      /* -1 = off, or 1 to 2^31 - 1 */
     double min_p;       /* 0 to 1; 0 = off */
-    bool has_seed;      /* false: a random seed, told in the result */
+    bool has_seed;      /* false: a random seed, told in the output */
     uint64_t seed;
-    int64_t max_tokens; /* 1 to 2^31 - 1; 0 = as many as the context has left */
-    bool ignore_eos;    /* the end-of-sentence token does not end the answer */
-    bool logprobs;      /* compute di_event.logprob */
+    int64_t max_tokens;        /* 1 to 2^31 - 1; 0 = as many as the context has left */
+    bool ignore_eos;           /* the end-of-sentence token does not end the answer */
+    bool logprobs;             /* compute the log-probability of each token */
+    int n;                     /* answers, 1 to 128; with a seed each has its own, made from it */
+    double repetition_penalty; /* above 0, up to 10; 1 = off; for tokens of prompt and answer */
+    double presence_penalty;   /* -2 to 2; 0 = off */
+    double frequency_penalty;  /* -2 to 2; 0 = off */
+    int64_t min_tokens;        /* no end before so many tokens */
+    int top_logprobs;          /* with logprobs: the likeliest tokens beside, 0 to max_logprobs */
+    bool processed_logprobs;   /* of the filtered distribution instead of the model's own */
+    bool prompt_logprobs;      /* also of the prompt's tokens; top_logprobs of them beside */
+    bool echo;                 /* the answer's text begins with the prompt's */
+    const char *const *stop;   /* texts that end the answer, at most 64; not part of it */
+    size_t num_stop;
+    bool include_stop; /* the text that ended it is part of the answer after all */
+    const int32_t *stop_token_ids;
+    size_t num_stop_token_ids;
+    const char *const *bad_words; /* texts that must not appear as they are tokenised */
+    size_t num_bad_words;
+    const di_bias *logit_bias;
+    size_t num_logit_bias;
+    const int32_t *allowed_token_ids; /* nothing else; NULL = everything */
+    size_t num_allowed_token_ids;
+    const int32_t
+        *golden_token_ids; /* the answer, to be scored instead of drawn; as far as it goes */
+    size_t num_golden_token_ids;
+    bool skip_special_tokens; /* control tokens leave no text */
+    int priority;             /* lower goes first */
+    double deadline;          /* seconds from submission; 0 = none; then the answer ends */
+    bool no_prefix_cache;     /* reuses no prefix, though others may reuse its own */
+    const char *cache_salt; /* prefixes are shared among equal salts only; NULL = the common one */
+    bool report_prompt;     /* outputs tell how much of the prompt has been computed */
 } di_request_params;
 
 /* Defaults: the model's generation_config.json, and temperature 1, top_p 1, top_k -1 where it is
@@ -132,60 +187,126 @@ DI_API bool di_request_params_check(const di_request_params *params, di_error *e
 
 /* ---- answers ----------------------------------------------------------------------------------*/
 
-typedef enum di_event_kind {
-    DI_EVENT_PROMPT, /* prompt_done of prompt_tokens have been computed; the last has them equal */
-    DI_EVENT_TOKEN,  /* a token of the answer */
-} di_event_kind;
-
-typedef struct di_event {
-    di_event_kind kind;
-    int64_t prompt_done, prompt_tokens; /* tokens; set in every event */
-    int32_t token_id;
-    /* What this token adds to the answer's text: whole characters, perhaps none, perhaps several;
-     * all events' texts joined are the result's text. Not NUL-terminated; valid during the call. */
-    const char *text;
-    size_t text_bytes;
-    /* Natural log of the token's probability at temperature 1, before filters; 0 unless asked. */
-    double logprob;
-} di_event;
-
-/* Called on the thread of di_generate. False ends the answer as di_cancel does. It must not call
- * di_generate or di_engine_close. */
-typedef bool (*di_event_fn)(void *user, const di_event *event);
-
 typedef enum di_finish_reason {
-    DI_FINISH_STOP,   /* the end-of-sentence token */
-    DI_FINISH_LENGTH, /* max_tokens, or the end of the context */
-    DI_FINISH_ABORT,  /* cancelled */
+    DI_FINISH_NONE,     /* goes on */
+    DI_FINISH_STOP,     /* end of sentence, a stop token or a stop text */
+    DI_FINISH_LENGTH,   /* max_tokens, or the end of the context */
+    DI_FINISH_ABORT,    /* cancelled */
+    DI_FINISH_DEADLINE, /* its time was up */
+    DI_FINISH_ERROR,    /* see error */
 } di_finish_reason;
 
-DI_API const char *di_finish_reason_name(di_finish_reason reason); /* "stop", "length", "abort" */
+/* "", "stop", "length", "abort", "deadline", "error" */
+DI_API const char *di_finish_reason_name(di_finish_reason reason);
 
+typedef struct di_logprob {
+    int32_t token_id;
+    float logprob; /* natural log; -INFINITY for what cannot be */
+} di_logprob;
+
+/* Of one token: what it had, and the likeliest ones, best first. */
+typedef struct di_token_info {
+    di_logprob chosen;
+    int num_top;
+    const di_logprob *top;
+} di_token_info;
+
+/* What one answer of a request has gained since its last output. Everything points into the output,
+ * which di_output_free frees. */
+typedef struct di_output {
+    uint64_t request;
+    void *tag; /* di_submit's */
+    int index; /* of the answer, 0 .. n - 1 */
+    const int32_t *token_ids;
+    size_t num_token_ids;
+    const char
+        *text; /* NUL-terminated; whole characters; all outputs' texts joined are the answer */
+    size_t text_bytes;
+    const di_token_info *logprobs; /* [num_token_ids], or NULL */
+    /* With prompt_logprobs, in the first output that has tokens: [prompt_tokens], entry 0 empty. */
+    const di_token_info *prompt_logprobs;
+    di_finish_reason finish_reason; /* not NONE: the last output of this answer */
+    const char *stop;               /* the text that ended it, or NULL */
+    int32_t stop_token_id;          /* the token that ended it, or -1 */
+    di_error error;
+    /* so far */
+    int64_t prompt_done, prompt_tokens, cached_tokens, completion_tokens;
+    uint64_t seed;
+    double queue_seconds;  /* from submission to the first step with a row of it */
+    double prompt_seconds; /* from then to the first token */
+    double decode_seconds; /* from the first token to the last */
+} di_output;
+
+typedef struct di_queue di_queue;
+
+/* Where outputs arrive. Destroying it cancels what is still to arrive; do it before the engine is
+ * closed. */
+DI_API di_queue *di_queue_create(di_engine *engine, di_error *err);
+DI_API void di_queue_destroy(di_queue *queue);
+
+/* Accepts a request: its number (never 0), or 0 with DI_ERR_ARGUMENT when a parameter is out of
+ * range, the prompt is empty or broken, an id is not in the vocabulary, or prompt and max_tokens
+ * can never fit; with DI_ERR_BUSY when max_queue are under way. An accepted request gives each of
+ * its n answers exactly one last output. */
+DI_API uint64_t di_submit(di_engine *engine, di_queue *queue, const di_prompt *prompt,
+                          const di_request_params *params, void *tag, di_error *err);
+
+/* The next output, in order of readiness; waits up to timeout_ms (-1 = for ever, 0 = not at all).
+ * NULL: nothing in time, di_queue_wake was called, or memory is short. */
+DI_API di_output *di_queue_wait(di_queue *queue, int timeout_ms);
+DI_API void di_output_free(di_output *output); /* NULL is allowed */
+DI_API void di_queue_wake(di_queue *queue);    /* lets one di_queue_wait return */
+
+/* Ends a request soon; its answers finish with DI_FINISH_ABORT. False: there is none of that
+ * number, or it has ended. */
+DI_API bool di_cancel(di_engine *engine, uint64_t request);
+
+/* ---- one request at a time ---- */
+
+/* A whole answer. */
 typedef struct di_result {
     int32_t *token_ids; /* of the answer, the end-of-sentence token that ended it included */
     size_t num_token_ids;
     char *text; /* NUL-terminated; without that end-of-sentence token. Broken UTF-8 is U+FFFD */
     size_t text_bytes;
-    di_finish_reason finish_reason;
+    di_finish_reason finish_reason;           /* STOP, LENGTH, ABORT or DEADLINE */
     int64_t prompt_tokens, completion_tokens; /* completion_tokens == num_token_ids */
-    int64_t
-        cached_tokens; /* of the prompt, that needed no computing: shared with the last request */
-    uint64_t seed;     /* that was used */
-    double prompt_seconds; /* to the first token */
-    double decode_seconds; /* from the first token to the last */
+    int64_t cached_tokens;                    /* of the prompt, that needed no computing */
+    uint64_t seed;                            /* that was used */
+    double prompt_seconds;                    /* to the first token */
+    double decode_seconds;                    /* from the first token to the last */
 } di_result;
 
-/* Answers one prompt; events may be NULL. NULL on failure: DI_ERR_ARGUMENT before anything is
- * computed when a parameter is out of range, the prompt is empty or broken, an id is not in the
- * vocabulary, or prompt and max_tokens do not fit the context. A cancelled answer is a result. */
+/* Called for each output, and every 100 ms with an output that has gained nothing. False cancels.
+ */
+typedef bool (*di_output_fn)(void *user, const di_output *output);
+
+/* Submits (n = 1), waits, and joins the outputs; NULL on failure. */
 DI_API di_result *di_generate(di_engine *engine, const di_prompt *prompt,
-                              const di_request_params *params, di_event_fn events, void *user,
+                              const di_request_params *params, di_output_fn outputs, void *user,
                               di_error *err);
 DI_API void di_result_free(di_result *result); /* NULL is allowed */
 
-/* Ends the answer that is being made, soon; nothing if there is none. May be called from any thread
- * and from a signal handler. */
-DI_API void di_cancel(di_engine *engine);
+/* ---- looking in ---- */
+
+typedef struct di_engine_stats {
+    size_t struct_bytes; /* set by the caller */
+    uint64_t steps, prompt_tokens, cached_tokens, completion_tokens;
+    uint64_t requests, finished, cancelled, failed;
+    uint64_t preemptions, preempted_recomputed, preempted_kept;
+    int running, waiting;
+    int64_t blocks, blocks_free, blocks_cached, block_tokens;
+    uint64_t prefix_tokens_asked, prefix_tokens_hit;
+    /* of the last step */
+    int step_tokens, step_sequences;
+    double step_seconds; /* of the device */
+    double host_seconds; /* of planning it and reading its results */
+    /* since the start */
+    double device_seconds, device_idle_seconds; /* idle: waiting for a step though requests ran */
+    double host_seconds_total;
+} di_engine_stats;
+
+DI_API void di_engine_get_stats(di_engine *engine, di_engine_stats *stats);
 
 #ifdef __cplusplus
 }

@@ -18,6 +18,7 @@ typedef enum di_error_code {
     DI_ERR_UNSUPPORTED, /* well-formed, but not a model or feature this engine has */
     DI_ERR_NO_MEMORY,
     DI_ERR_CANCELLED,
+    DI_ERR_BUSY,     /* too much under way; try again later */
     DI_ERR_INTERNAL, /* our own fault */
 } di_error_code;
 

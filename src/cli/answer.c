@@ -109,15 +109,17 @@ static void end_reasoning(stream *s) {
     put(s, "\n\n", 2);
 }
 
-static bool on_event(void *user, const di_event *event) {
+static bool on_output(void *user, const di_output *out) {
     stream *s = user;
-    if (event->kind == DI_EVENT_PROMPT) {
-        di_progress_show(&s->progress, event->prompt_done, event->prompt_tokens);
+    if (out->completion_tokens == 0) {
+        if (out->prompt_tokens > 0) {
+            di_progress_show(&s->progress, out->prompt_done, out->prompt_tokens);
+        }
         return !di_signals_interrupted();
     }
     di_progress_end(&s->progress);
-    const char *text = event->text;
-    size_t size = event->text_bytes, reasoning, content;
+    const char *text = out->text;
+    size_t size = out->text_bytes, reasoning, content;
     if (s->reasoning) {
         di_split_reasoning(text, size, &reasoning, &content);
         put_safely(s, text, reasoning);
@@ -177,7 +179,8 @@ static di_result *stream_answer(di_conversation *c, di_error *err) {
         begin_reasoning(&s);
     }
     di_progress_begin(&s.progress, "reading", c->quiet);
-    di_result *r = di_generate(c->engine, &prompt, &c->params, on_event, &s, err);
+    c->params.report_prompt = true;
+    di_result *r = di_generate(c->engine, &prompt, &c->params, on_output, &s, err);
     end_stream(&s);
     free(messages);
     if (r && s.error.code != DI_OK) {

@@ -24,9 +24,9 @@ typedef struct job {
     int64_t answered, failed, tokens;
 } job;
 
-static bool on_event(void *user, const di_event *event) {
+static bool on_output(void *user, const di_output *out) {
     job *j = user;
-    j->tokens += event->kind == DI_EVENT_TOKEN;
+    j->tokens += (int64_t)out->num_token_ids;
     di_progress_count(&j->progress, j->answered + j->failed, j->tokens);
     return !di_signals_interrupted();
 }
@@ -90,19 +90,19 @@ static bool write_result(job *j, int64_t index, const di_result *r, di_error *er
 
 /* NULL with *cause when the line cannot be answered. */
 static di_result *answer(job *j, di_error *cause) {
-    di_request request = {.params = j->defaults};
+    di_json_request request = {.params = j->defaults};
     di_prompt_init(&request.prompt, sizeof request.prompt);
     request.prompt.effort = j->effort;
     json_t *object =
         di_json_parse_text(j->lines.text, j->lines.size, DI_JSON_MAX_DEPTH, j->lines.where, cause);
     di_result *result = NULL;
-    if (object && di_request_read(&request, object, j->lines.where, cause)) {
-        result = di_generate(j->engine, &request.prompt, &request.params, on_event, j, cause);
+    if (object && di_json_request_read(&request, object, j->lines.where, cause)) {
+        result = di_generate(j->engine, &request.prompt, &request.params, on_output, j, cause);
         if (!result) {
             di_fail_prefix(cause, "%s", j->lines.where);
         }
     }
-    di_request_clear(&request);
+    di_json_request_clear(&request);
     json_decref(object);
     return result;
 }

@@ -8,7 +8,7 @@
 #include "cli/commands.h"
 #include "cli/engine_options.h"
 #include "cli/progress.h"
-#include "engine/engine.h"
+#include "engine/logits.h"
 #include "text/ids.h"
 
 enum { DEFAULT_CHUNK = 512 };
@@ -52,23 +52,24 @@ static bool write_rows(void *user, const float *logits, int num_rows, di_error *
                            (size_t)num_rows * (size_t)out->vocab_size * sizeof *logits, err);
 }
 
-static bool write_all(di_engine *engine, const di_ids *ids, int chunk, output *out, di_error *err) {
+static bool write_all(di_parts *parts, const di_ids *ids, int chunk, output *out, di_error *err) {
     return di_safetensors_write_header(&out->writer, "logits", (int64_t)ids->count, out->vocab_size,
                                        err) &&
-           di_engine_logits(engine, ids->data, ids->count, chunk, write_rows, out, err);
+           di_logits_run(parts, ids->data, (int64_t)ids->count, chunk, 0, write_rows, out, err);
 }
 
-static bool write_logits(const di_options *o, di_engine *engine, const di_ids *ids, int chunk,
+static bool write_logits(const di_options *o, di_parts *parts, const di_ids *ids, int chunk,
                          di_error *err) {
-    di_engine_info info = {.struct_bytes = sizeof info};
-    di_engine_get_info(engine, &info);
-    output out = {.vocab_size = info.vocab_size, .total = (int64_t)ids->count};
+    output out = {
+        .vocab_size = parts->weights->config.vocab_size,
+        .total = (int64_t)ids->count,
+    };
     if (!di_writer_open(&out.writer, di_options_text(o, DI_OPT_OUTPUT, "-"), err)) {
         return false;
     }
     di_signals_guard(out.writer.temporary);
     di_progress_begin(&out.progress, "computing", o->values[DI_OPT_QUIET].flag);
-    bool ok = write_all(engine, ids, chunk, &out, err);
+    bool ok = write_all(parts, ids, chunk, &out, err);
     di_progress_end(&out.progress);
     if (ok) {
         ok = di_writer_commit(&out.writer, err);
@@ -91,9 +92,10 @@ int di_command_logits(const di_options *o) {
     if ((size_t)chunk > ids.count) {
         chunk = (int)ids.count;
     }
-    di_engine *engine = di_cli_open_engine_for_logits(o, chunk, &err);
-    bool ok = engine && write_logits(o, engine, &ids, chunk, &err);
-    di_engine_close(engine);
+    di_parts parts = {0};
+    bool ok =
+        di_cli_open_parts(o, chunk, &parts, &err) && write_logits(o, &parts, &ids, chunk, &err);
+    di_parts_close(&parts);
     di_ids_free(&ids);
     return ok ? DI_EXIT_WELL : di_cli_fail(&err);
 }

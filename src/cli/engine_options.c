@@ -3,15 +3,13 @@
 
 #include "cli/cli.h"
 #include "cli/progress.h"
-#include "engine/engine.h"
 #include "text/chat.h"
 
 static void on_progress(void *user, int done, int total) {
     di_progress_show(user, done, total);
 }
 
-static di_engine *open_engine(const di_options *o, int64_t max_rows, int max_logits,
-                              di_error *err) {
+di_engine *di_cli_open_engine(const di_options *o, di_error *err) {
     di_progress progress;
     di_progress_begin(&progress, "loading", o->values[DI_OPT_QUIET].flag);
     di_engine_options options;
@@ -20,10 +18,11 @@ static di_engine *open_engine(const di_options *o, int64_t max_rows, int max_log
     options.backend = di_options_text(o, DI_OPT_BACKEND, NULL);
     options.threads = (int)di_options_integer(o, DI_OPT_THREADS, 0);
     options.max_model_len = di_options_integer(o, DI_OPT_MAX_MODEL_LEN, 0);
-    options.max_num_batched_tokens = max_rows ? (int)max_rows : options.max_num_batched_tokens;
+    options.max_num_batched_tokens =
+        (int)di_options_integer(o, DI_OPT_MAX_NUM_BATCHED_TOKENS, options.max_num_batched_tokens);
     options.progress = on_progress;
     options.user = &progress;
-    di_engine *engine = di_engine_open_for_logits(&options, max_logits, err);
+    di_engine *engine = di_engine_open(&options, err);
     di_progress_end(&progress);
     if (engine) {
         di_signals_catch_interrupt();
@@ -31,12 +30,27 @@ static di_engine *open_engine(const di_options *o, int64_t max_rows, int max_log
     return engine;
 }
 
-di_engine *di_cli_open_engine(const di_options *o, di_error *err) {
-    return open_engine(o, di_options_integer(o, DI_OPT_MAX_NUM_BATCHED_TOKENS, 0), 1, err);
-}
-
-di_engine *di_cli_open_engine_for_logits(const di_options *o, int chunk, di_error *err) {
-    return open_engine(o, chunk, chunk, err);
+bool di_cli_open_parts(const di_options *o, int chunk, di_parts *parts, di_error *err) {
+    di_progress progress;
+    di_progress_begin(&progress, "loading", o->values[DI_OPT_QUIET].flag);
+    di_parts_options options = {
+        .model = o->values[DI_OPT_MODEL].text,
+        .backend = di_options_text(o, DI_OPT_BACKEND, NULL),
+        .threads = (int)di_options_integer(o, DI_OPT_THREADS, 0),
+        .max_model_len = di_options_integer(o, DI_OPT_MAX_MODEL_LEN, 0),
+        .max_num_seqs = 1,
+        .max_rows = chunk,
+        .max_logits = chunk,
+        .no_prefix_cache = true,
+        .progress = on_progress,
+        .user = &progress,
+    };
+    bool ok = di_parts_open(parts, &options, err);
+    di_progress_end(&progress);
+    if (ok) {
+        di_signals_catch_interrupt();
+    }
+    return ok;
 }
 
 void di_cli_params(const di_options *o, const di_engine *engine, di_request_params *params) {

@@ -4,13 +4,14 @@
 
 #include "cli/options.h"
 #include "deepinfer/deepinfer.h"
+#include "engine/parts.h"
 
 /* Opens the engine that the options describe, with a progress bar. Ctrl-C is only noted from then
  * on. */
 di_engine *di_cli_open_engine(const di_options *o, di_error *err);
 
-/* The same for di_engine_logits. */
-di_engine *di_cli_open_engine_for_logits(const di_options *o, int chunk, di_error *err);
+/* The parts alone, for steps of up to `chunk` tokens with logits. */
+bool di_cli_open_parts(const di_options *o, int chunk, di_parts *parts, di_error *err);
 
 /* The model's defaults, overridden by what was given. */
 void di_cli_params(const di_options *o, const di_engine *engine, di_request_params *params);

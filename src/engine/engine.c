@@ -1,22 +1,25 @@
-/* The engine: opens a model folder, puts the rooms together, owns all of them. Called by faces
- * through deepinfer.h. Holds no policy of sampling or text; see generate.c and prompt.c. */
-#include "engine/engine.h"
-
-#include <errno.h>
+/* The engine: opens the parts, starts the device's thread and the step thread on them, and is what
+ * callers talk to. Called through deepinfer.h. Holds no policy: that is sched/, loop.c and
+ * request.c. */
 #include <string.h>
-#include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/checked.h"
-#include "base/file.h"
 #include "base/log.h"
 #include "base/version.h"
 #include "engine/internal.h"
-#include "ops/cpu/cpu.h"
-#include "ops/ref/ref.h"
-#include "text/token_map.h"
+#include "engine/request.h"
 
-enum { DEFAULT_BATCHED_TOKENS = 512, MAX_BATCHED_TOKENS = 65536, OPEN_STEPS = 4 };
+enum {
+    DEFAULT_BATCHED_TOKENS = 512,
+    MAX_BATCHED_TOKENS = 65536,
+    DEFAULT_MIXED_TOKENS = 256,
+    DEFAULT_NUM_SEQS = 64,
+    MAX_NUM_SEQS = 4096,
+    DEFAULT_LOGPROBS = 20,
+    PROMPT_LOGIT_ROWS = 64, /* rows of logits a step beside those that sample */
+    SNAPSHOT_INTERVAL = 2048,
+    SEQUENCES_BACKTRACK = 6,
+};
 
 int di_api_version(void) {
     return DI_API_VERSION;
@@ -26,13 +29,24 @@ const char *di_version(void) {
     return di_version_string();
 }
 
+/* ---- options
+ * -----------------------------------------------------------------------------------*/
+
 void di_engine_options_init(di_engine_options *options, size_t struct_bytes) {
     di_engine_options ours = {
         .struct_bytes = struct_bytes,
         .max_num_batched_tokens = DEFAULT_BATCHED_TOKENS,
+        .max_num_seqs = DEFAULT_NUM_SEQS,
+        .max_logprobs = DEFAULT_LOGPROBS,
     };
     memset(options, 0, struct_bytes);
     memcpy(options, &ours, struct_bytes < sizeof ours ? struct_bytes : sizeof ours);
+}
+
+static bool in_range(const char *name, int64_t value, int64_t low, int64_t high, di_error *err) {
+    return (value >= low && value <= high) ||
+           di_fail(err, DI_ERR_ARGUMENT, "%s is %lld, allowed are %lld to %lld", name,
+                   (long long)value, (long long)low, (long long)high);
 }
 
 static bool check_options(const di_engine_options *o, di_error *err) {
@@ -43,172 +57,94 @@ static bool check_options(const di_engine_options *o, di_error *err) {
         return di_fail(err, DI_ERR_ARGUMENT, "backend is '%s', allowed are cpu and ref",
                        o->backend);
     }
-    if (o->max_num_batched_tokens < 1 || o->max_num_batched_tokens > MAX_BATCHED_TOKENS) {
-        return di_fail(err, DI_ERR_ARGUMENT, "max_num_batched_tokens is %d, allowed are 1 to %d",
-                       o->max_num_batched_tokens, MAX_BATCHED_TOKENS);
-    }
-    if (o->max_model_len < 0) {
-        return di_fail(err, DI_ERR_ARGUMENT,
-                       "max_model_len is %lld, allowed are 0 (the model's) and above",
-                       (long long)o->max_model_len);
-    }
-    return true; /* threads: the backend knows its limits */
+    /* threads: the backend knows its limits */
+    return in_range("max_num_batched_tokens", o->max_num_batched_tokens, 1, MAX_BATCHED_TOKENS,
+                    err) &&
+           in_range("max_model_len", o->max_model_len, 0, INT32_MAX, err) &&
+           in_range("max_num_seqs", o->max_num_seqs, 1, MAX_NUM_SEQS, err) &&
+           in_range("max_mixed_prefill_tokens", o->max_mixed_prefill_tokens, 0, MAX_BATCHED_TOKENS,
+                    err) &&
+           in_range("max_queue", o->max_queue, 0, INT32_MAX, err) &&
+           in_range("max_logprobs", o->max_logprobs, 0, DI_MAX_LOGPROBS, err) &&
+           in_range("kv_memory", o->kv_memory, 0, INT64_MAX, err) &&
+           in_range("host_memory", o->host_memory, 0, INT64_MAX, err) &&
+           in_range("replay_mode", o->replay_mode, DI_REPLAY_OFF, DI_REPLAY_COMPACT, err);
 }
 
-static bool open_backend(di_engine *e, const di_engine_options *o, di_error *err) {
-    if (o->backend && strcmp(o->backend, "ref") == 0) {
-        e->backend = di_ref_create(err);
-    } else {
-        e->backend = di_cpu_create(&(di_cpu_options){.threads = o->threads}, err);
-    }
-    return e->backend != NULL;
-}
-
-/* Prompts are laid out with the tokenizer's control tokens, answers end at the configuration's. */
-static bool check_tokens(const di_engine *e, di_error *err) {
-    const di_config *c = &e->weights->config;
-    if (e->chat.eos != c->eos_token_id || e->chat.bos != c->bos_token_id) {
-        return di_fail(err, DI_ERR_FORMAT,
-                       "begin and end of sentence are %d and %d, config.json's bos_token_id and "
-                       "eos_token_id are %d and %d",
-                       e->chat.bos, e->chat.eos, c->bos_token_id, c->eos_token_id);
-    }
-    if (di_tokenizer_vocab_size(e->tokenizer) > c->vocab_size) {
-        return di_fail(err, DI_ERR_FORMAT, "its highest id is %d, config.json's vocab_size is %d",
-                       di_tokenizer_vocab_size(e->tokenizer) - 1, c->vocab_size);
-    }
-    return true;
-}
-
-/* Checkpoints made for tests have no tokenizer; then ids are all there is. */
-static bool open_tokenizer(di_engine *e, const char *folder, di_error *err) {
-    char *path = di_path_join(folder, "tokenizer.json");
-    if (!path) {
-        return di_fail(err, DI_ERR_NO_MEMORY, "%s: no memory for a path", folder);
-    }
-    if (access(path, F_OK) != 0 && errno == ENOENT) {
-        di_log(DI_LOG_WARN,
-               "%s is missing: token ids only, and n-gram tables as in checkpoints for tests",
-               path);
-        di_free(path);
+/* The kept rows must fill every window that decoding can look back on. */
+static bool set_replay(di_engine *e, const di_engine_options *o, di_error *err) {
+    const di_config *c = &e->parts.weights->config;
+    int64_t least = c->sliding_window + SEQUENCES_BACKTRACK;
+    e->replay_mode = o->replay_mode;
+    e->replay_keep = o->replay_keep_tokens;
+    if (o->replay_mode == DI_REPLAY_OFF) {
         return true;
     }
-    e->tokenizer = di_tokenizer_open(path, err);
-    bool ok = e->tokenizer != NULL;
-    if (ok && (!di_chat_tokens_find(&e->chat, e->tokenizer, err) || !check_tokens(e, err))) {
-        ok = di_fail_prefix(err, "%s", path);
+    if (c->boundary_layer >= c->num_hidden_layers) {
+        return di_fail(err, DI_ERR_UNSUPPORTED,
+                       "replay_mode: the model has no decoder half to replay");
     }
-    di_free(path);
-    return ok;
+    return in_range("replay_keep_tokens", o->replay_keep_tokens, least, INT32_MAX, err);
 }
 
-/* token id -> compressed id, [vocab_size], or NULL with *err. */
-static int32_t *make_token_map(const di_engine *e, di_error *err) {
-    const di_config *c = &e->weights->config;
-    int32_t *map = di_alloc((size_t)c->vocab_size * sizeof *map);
-    if (!map) {
-        di_fail(err, DI_ERR_NO_MEMORY, "no memory for the token map");
-        return NULL;
-    }
-    int32_t wanted = c->engram_compressed_vocab_size, classes = wanted;
-    bool ok = true;
-    if (!e->tokenizer) {
-        di_token_map_synthetic(c->vocab_size, wanted, map);
-    } else if (c->num_engram_layers > 0) {
-        ok = di_token_map_build(e->tokenizer, c->vocab_size, map, &classes, err) ||
-             di_fail_prefix(err, "tokenizer.json");
-    } else {
-        memset(map, 0, (size_t)c->vocab_size * sizeof *map); /* nobody reads it */
-    }
-    if (ok && classes != wanted) {
-        ok = di_fail(err, DI_ERR_FORMAT,
-                     "tokenizer.json gives %d compressed ids, config.json's "
-                     "engram_compressed_vocab_size is %d",
-                     classes, wanted);
-    }
-    if (!ok) {
-        di_free(map);
-        map = NULL;
-    }
-    return map;
-}
-
-static bool set_context(di_engine *e, const di_engine_options *o, di_error *err) {
-    int64_t most = e->weights->config.max_position_embeddings;
-    if (o->max_model_len > most) {
-        return di_fail(err, DI_ERR_ARGUMENT,
-                       "max_model_len is %lld, the model's max_position_embeddings is %lld",
-                       (long long)o->max_model_len, (long long)most);
-    }
-    e->max_model_len = o->max_model_len ? o->max_model_len : most;
-    int64_t rows = o->max_num_batched_tokens;
-    e->max_rows = (int)(rows < e->max_model_len ? rows : e->max_model_len);
-    return true;
-}
-
-static bool open_model(di_engine *e, di_error *err) {
-    const di_config *c = &e->weights->config;
-    di_cache_options cache = {
-        .num_blocks = (int)di_blocks_for(e->max_model_len),
-        .num_slots = 1,
+static void set_sched_options(di_engine *e, const di_engine_options *o) {
+    int batched = o->max_num_batched_tokens;
+    int seqs = o->max_num_seqs < batched ? o->max_num_seqs : batched; /* each needs a row */
+    int mixed = o->max_mixed_prefill_tokens ? o->max_mixed_prefill_tokens : DEFAULT_MIXED_TOKENS;
+    e->sched_options = (di_sched_options){
+        .max_num_seqs = seqs,
+        .max_num_batched_tokens = batched,
+        .max_mixed_prefill_tokens = mixed,
+        .max_logits = seqs + PROMPT_LOGIT_ROWS,
+        .snapshot_interval = SNAPSHOT_INTERVAL,
+        .host_bytes = (size_t)o->host_memory,
     };
-    e->cache = di_cache_create(c, e->backend, &cache, err);
-    int32_t *map = e->cache ? make_token_map(e, err) : NULL;
-    if (!map) {
+}
+
+/* ---- opening and closing
+ * -----------------------------------------------------------------------*/
+
+static bool open_parts(di_engine *e, const di_engine_options *o, di_error *err) {
+    di_parts_options p = {
+        .model = o->model,
+        .backend = o->backend,
+        .threads = o->threads,
+        .max_model_len = o->max_model_len,
+        .max_num_seqs = e->sched_options.max_num_seqs,
+        .max_rows = e->sched_options.max_num_batched_tokens,
+        .max_logits = e->sched_options.max_logits,
+        .kv_memory = o->kv_memory,
+        .no_prefix_cache = o->no_prefix_cache,
+        .replay_by_mask = o->replay_mode == DI_REPLAY_MASK,
+        .progress = o->progress,
+        .user = o->user,
+    };
+    return di_parts_open(&e->parts, &p, err) && set_replay(e, o, err) &&
+           di_defaults_read(&e->defaults, o->model, err);
+}
+
+static bool start(di_engine *e, const di_engine_options *o, di_error *err) {
+    di_device_options d = {
+        .cache = e->parts.cache,
+        .model = e->parts.model,
+        .backend = e->parts.backend,
+        .vocab_size = e->parts.weights->config.vocab_size,
+        .max_logits = e->sched_options.max_logits,
+        .threads = o->threads,
+    };
+    e->costs = (di_sched_costs){.token_seconds = 1e-3, .byte_seconds = 2e-10};
+    if (!di_work_create(&e->works[0], &e->sched_options, o->max_logprobs, err) ||
+        !di_work_create(&e->works[1], &e->sched_options, o->max_logprobs, err) ||
+        !(e->sched = di_sched_create(&e->sched_options, e->parts.cache, err)) ||
+        (o->trace_file && !(e->trace = di_trace_open(o->trace_file, err))) ||
+        !(e->device = di_device_create(&d, err))) {
         return false;
     }
-    di_model_options model = {
-        .max_rows = e->max_rows,
-        .max_logits = e->max_logits,
-        .token_map = map,
-    };
-    e->model = di_model_create(e->weights, e->backend, e->cache, &model, err);
-    di_free(map);
-    if (!e->model) {
-        return false;
-    }
-    size_t floats;
-    if (!di_mul_size((size_t)e->max_logits, (size_t)c->vocab_size, &floats) ||
-        !(e->logits = di_realloc_array(NULL, floats, sizeof *e->logits))) {
-        return di_fail(err, DI_ERR_NO_MEMORY, "no memory for %d rows of %d logits", e->max_logits,
-                       c->vocab_size);
-    }
-    e->scratch = di_sample_scratch_create(c->vocab_size, err);
-    return e->scratch != NULL;
+    e->started = pthread_create(&e->thread, NULL, di_engine_loop, e) == 0;
+    return e->started || di_fail_errno(err, "cannot start the step thread");
 }
 
-static bool open_all(di_engine *e, const di_engine_options *o, di_error *err) {
-    for (int step = 0; step < OPEN_STEPS; step++) {
-        if (o->progress) {
-            o->progress(o->user, step, OPEN_STEPS);
-        }
-        bool ok = false;
-        switch (step) {
-        case 0:
-            e->weights = di_weights_open(o->model, err);
-            ok = e->weights && set_context(e, o, err);
-            break;
-        case 1:
-            ok = open_tokenizer(e, o->model, err) && di_defaults_read(&e->defaults, o->model, err);
-            break;
-        case 2:
-            ok = open_backend(e, o, err);
-            break;
-        default:
-            ok = open_model(e, err);
-        }
-        if (!ok) {
-            return false;
-        }
-    }
-    if (o->progress) {
-        o->progress(o->user, OPEN_STEPS, OPEN_STEPS);
-    }
-    return true;
-}
-
-di_engine *di_engine_open_for_logits(const di_engine_options *options, int max_logits,
-                                     di_error *err) {
+di_engine *di_engine_open(const di_engine_options *options, di_error *err) {
     di_engine_options o;
     di_engine_options_init(&o, sizeof o);
     if (!di_struct_read(&o, sizeof o, options, "di_engine_options", err) ||
@@ -220,102 +156,142 @@ di_engine *di_engine_open_for_logits(const di_engine_options *options, int max_l
         di_fail(err, DI_ERR_NO_MEMORY, "no memory for the engine");
         return NULL;
     }
-    e->max_logits = max_logits;
-    if (!open_all(e, &o, err)) {
+    e->synchronous = o.synchronous;
+    e->max_logprobs = o.max_logprobs;
+    e->max_queue = o.max_queue;
+    e->inbox_end = &e->inbox;
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_mutex_init(&e->lock, NULL);
+    pthread_cond_init(&e->called, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    set_sched_options(e, &o);
+    if (!open_parts(e, &o, err) || !start(e, &o, err)) {
         di_engine_close(e);
         return NULL;
     }
     return e;
 }
 
-di_engine *di_engine_open(const di_engine_options *options, di_error *err) {
-    return di_engine_open_for_logits(options, 1, err);
-}
-
 void di_engine_close(di_engine *e) {
     if (!e) {
         return;
     }
-    if (e->cache) {
-        di_seq_close(e->cache, &e->seq);
+    if (e->started) {
+        pthread_mutex_lock(&e->lock);
+        e->closing = true;
+        pthread_cond_broadcast(&e->called);
+        pthread_mutex_unlock(&e->lock);
+        pthread_join(e->thread, NULL);
     }
-    if (e->model) {
-        di_model_destroy(e->model);
+    di_device_destroy(e->device);
+    di_error err;
+    if (!di_trace_close(e->trace, &err)) {
+        di_log(DI_LOG_WARN, "trace: %s", err.message);
     }
-    if (e->cache) {
-        di_cache_destroy(e->cache);
-    }
-    if (e->backend) {
-        e->backend->ops->destroy(e->backend);
-    }
-    di_tokenizer_close(e->tokenizer);
-    if (e->weights) {
-        di_weights_close(e->weights);
-    }
-    di_ids_free(&e->held);
-    di_free(e->logits);
-    di_sample_scratch_destroy(e->scratch);
+    di_sched_destroy(e->sched);
+    di_work_destroy(&e->works[0]);
+    di_work_destroy(&e->works[1]);
+    di_parts_close(&e->parts);
+    pthread_mutex_destroy(&e->lock);
+    pthread_cond_destroy(&e->called);
     di_free(e);
 }
 
 void di_engine_get_info(const di_engine *e, di_engine_info *info) {
-    const di_config *c = &e->weights->config;
+    const di_config *c = &e->parts.weights->config;
     di_engine_info ours = {
         .struct_bytes = info->struct_bytes,
         .vocab_size = c->vocab_size,
-        .max_model_len = e->max_model_len,
+        .max_model_len = e->parts.max_model_len,
         .bos_token_id = c->bos_token_id,
         .eos_token_id = c->eos_token_id,
-        .has_tokenizer = e->tokenizer != NULL,
+        .has_tokenizer = e->parts.tokenizer != NULL,
     };
     size_t bytes = info->struct_bytes;
     memcpy(info, &ours, bytes < sizeof ours ? bytes : sizeof ours);
 }
 
-void di_cancel(di_engine *e) {
-    atomic_store(&e->cancelled, true);
+void di_engine_get_stats(di_engine *e, di_engine_stats *stats) {
+    pthread_mutex_lock(&e->lock);
+    di_engine_stats ours = e->stats;
+    pthread_mutex_unlock(&e->lock);
+    ours.block_tokens = DI_BLOCK_TOKENS;
+    size_t bytes = ours.struct_bytes = stats->struct_bytes;
+    memcpy(stats, &ours, bytes < sizeof ours ? bytes : sizeof ours);
 }
 
-bool di_engine_restart_sequence(di_engine *e, di_error *err) {
-    di_seq_close(e->cache, &e->seq);
-    e->held.count = 0;
-    return di_seq_open(e->cache, &e->seq, (di_hash){0}, err);
+/* ---- requests
+ * ----------------------------------------------------------------------------------*/
+
+/* Takes a request into the inbox; its number, or 0 when there are too many. The step thread may be
+ * done with it before this returns. */
+static uint64_t accept_request(di_engine *e, di_request *r, di_error *err) {
+    pthread_mutex_lock(&e->lock);
+    uint64_t id = 0;
+    if (e->max_queue == 0 || e->num_requests < e->max_queue) {
+        id = r->id = ++e->next_id;
+        e->num_requests++;
+        e->stats.requests++;
+        *e->inbox_end = r;
+        e->inbox_end = &r->next;
+        r->next_known = e->known;
+        r->link_known = &e->known;
+        if (e->known) {
+            e->known->link_known = &r->next_known;
+        }
+        e->known = r;
+        pthread_cond_broadcast(&e->called);
+    }
+    int under_way = e->num_requests;
+    pthread_mutex_unlock(&e->lock);
+    if (id == 0) {
+        di_fail(err, DI_ERR_BUSY, "%d requests are under way, max_queue allows %d", under_way,
+                e->max_queue);
+    }
+    return id;
 }
 
-bool di_engine_step(di_engine *e, const int32_t *tokens, int num_tokens, int num_logits,
-                    di_error *err) {
-    bool ok = di_seq_reserve(e->cache, &e->seq, e->seq.len + num_tokens, err);
-    for (int i = 0; ok && i < num_tokens; i++) {
-        ok = di_ids_push(&e->held, tokens[i], err);
+uint64_t di_submit(di_engine *e, di_queue *queue, const di_prompt *prompt,
+                   const di_request_params *params, void *tag, di_error *err) {
+    di_request *r = di_request_create(e, queue, prompt, params, tag, err);
+    if (!r) {
+        return 0;
     }
-    if (ok) {
-        di_model_rows rows = di_model_next_rows(&e->seq, e->held.data, num_tokens);
-        rows.num_logits = num_logits;
-        ok = di_model_forward(e->model, &rows, 1, num_logits ? e->logits : NULL, err);
-        e->seq.len += num_tokens;
+    di_queue_attach(queue);
+    uint64_t id = accept_request(e, r, err);
+    if (id == 0) {
+        di_queue_detach(queue);
+        di_request_release(r);
+        di_request_release(r);
     }
-    if (!ok) {
-        di_seq_close(e->cache, &e->seq);
-        e->held.count = 0;
-    }
-    return ok;
+    return id;
 }
 
-bool di_engine_logits(di_engine *e, const int32_t *token_ids, size_t num_token_ids, int chunk,
-                      di_logits_fn rows, void *user, di_error *err) {
-    di_prompt prompt;
-    di_prompt_init(&prompt, sizeof prompt);
-    prompt.token_ids = token_ids;
-    prompt.num_token_ids = num_token_ids;
-    di_ids ids = {0};
-    bool ok = di_prompt_encode(e, &prompt, &ids, err) && di_engine_restart_sequence(e, err);
-    for (size_t done = 0; ok && done < ids.count;) {
-        size_t left = ids.count - done;
-        int n = left < (size_t)chunk ? (int)left : chunk;
-        n = n < e->max_rows ? n : e->max_rows;
-        ok = di_engine_step(e, ids.data + done, n, n, err) && rows(user, e->logits, n, err);
-        done += (size_t)n;
+bool di_cancel(di_engine *e, uint64_t request) {
+    bool found = false;
+    pthread_mutex_lock(&e->lock);
+    for (di_request *r = e->known; r && !found; r = r->next_known) {
+        if (r->id == request) {
+            found = true;
+            atomic_store(&r->cancelled, true);
+            e->cancels = true;
+            pthread_cond_broadcast(&e->called);
+        }
     }
-    di_ids_free(&ids);
-    return ok;
+    pthread_mutex_unlock(&e->lock);
+    return found;
+}
+
+void di_engine_cancel_queue(di_engine *e, const di_queue *queue) {
+    pthread_mutex_lock(&e->lock);
+    for (di_request *r = e->known; r; r = r->next_known) {
+        if (r->queue == queue) {
+            atomic_store(&r->cancelled, true);
+            e->cancels = true;
+        }
+    }
+    pthread_cond_broadcast(&e->called);
+    pthread_mutex_unlock(&e->lock);
 }

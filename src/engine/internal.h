@@ -2,41 +2,50 @@
 #ifndef DI_ENGINE_INTERNAL_H
 #define DI_ENGINE_INTERNAL_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 
-#include "cache/cache.h"
 #include "deepinfer/deepinfer.h"
-#include "model/model.h"
-#include "ops/ops.h"
-#include "sample/row.h"
-#include "text/chat.h"
-#include "text/tokenizer.h"
-#include "weights/weights.h"
+#include "engine/device.h"
+#include "engine/parts.h"
+#include "engine/trace.h"
+#include "sample/params.h"
+#include "sched/sched.h"
+
+struct di_request;
 
 struct di_engine {
     /* fixed once opened */
-    di_weights *weights;
-    di_tokenizer *tokenizer; /* NULL: the folder has none */
-    di_chat_tokens chat;     /* its control tokens */
-    di_backend *backend;
-    di_cache *cache;
-    di_model *model;
-    int64_t max_model_len;
-    int max_rows;         /* prompt tokens a step */
-    int max_logits;       /* rows of logits a step */
+    di_parts parts;
+    int max_logprobs, max_queue;
+    di_replay_mode replay_mode;
+    int replay_keep;
+    bool synchronous;
     di_sampling defaults; /* generation_config.json */
+    di_sched_options sched_options;
+    di_device *device;
 
-    /* of the step */
-    float *logits; /* [max_logits, vocab_size] */
-    di_sample_scratch *scratch;
+    /* the step thread's */
+    di_sched *sched;
+    di_sched_costs costs;
+    struct di_request *live; /* requests taken in and not retired */
+    di_work works[2];
+    di_work *unread; /* submitted, results not read */
+    di_trace *trace;
+    double last_end; /* of the last step that was read; 0 after a rest */
+    pthread_t thread;
+    bool started;
 
-    /* The last request's sequence stays, so that a conversation's next turn, which begins with the
-     * same tokens, goes on from it. held[i] is the token whose state is at position i; their number
-     * is seq.len. */
-    di_seq seq;
-    di_ids held;
-
-    atomic_bool cancelled;
+    /* between callers and the step thread, under lock */
+    pthread_mutex_t lock;
+    pthread_cond_t called;
+    struct di_request *inbox, **inbox_end;
+    bool cancels; /* some live request has been cancelled */
+    bool closing;
+    int num_requests; /* accepted and not retired */
+    uint64_t next_id;
+    struct di_request *known; /* the same, newest first, for di_cancel */
+    di_engine_stats stats;
 };
 
 /* Copies a caller's struct over one of ours: as many bytes as both have. False if the caller's was
@@ -47,18 +56,16 @@ bool di_struct_read(void *ours, size_t our_bytes, const void *theirs, const char
 /* Reads FOLDER/generation_config.json if there is one. */
 bool di_defaults_read(di_sampling *defaults, const char *folder, di_error *err);
 
-/* A checked copy of the caller's parameters. */
+/* A copy of the caller's parameters in our layout; values are checked by di_request_create. */
 bool di_params_read(di_request_params *ours, const di_request_params *theirs, di_error *err);
 
 /* The prompt's ids, at least one, all within the vocabulary and no more than max_model_len. */
 bool di_prompt_encode(const di_engine *e, const di_prompt *prompt, di_ids *out, di_error *err);
 
-/* Empties e->seq and opens it again: no state of an earlier request is left. */
-bool di_engine_restart_sequence(di_engine *e, di_error *err);
+/* The step thread (loop.c); its argument is the engine. */
+void *di_engine_loop(void *engine);
 
-/* Runs the next tokens of e->seq, at most max_rows; logits of the last num_logits go to e->logits.
- * On failure the sequence is closed. */
-bool di_engine_step(di_engine *e, const int32_t *tokens, int num_tokens, int num_logits,
-                    di_error *err);
+/* Cancels every request whose outputs go to this queue. */
+void di_engine_cancel_queue(di_engine *e, const di_queue *queue);
 
 #endif

@@ -63,12 +63,14 @@ void di_request_params_init(const di_engine *engine, di_request_params *params,
                             size_t struct_bytes) {
     const di_sampling *p = engine ? &engine->defaults : &plain;
     di_request_params ours = {
+        .struct_bytes = struct_bytes,
         .temperature = p->temperature,
         .top_p = p->top_p,
         .top_k = p->top_k,
         .min_p = p->min_p,
+        .n = 1,
+        .repetition_penalty = 1,
     };
-    ours.struct_bytes = struct_bytes;
     memset(params, 0, struct_bytes);
     memcpy(params, &ours, struct_bytes < sizeof ours ? struct_bytes : sizeof ours);
 }
@@ -78,15 +80,12 @@ bool di_params_read(di_request_params *ours, const di_request_params *theirs, di
     if (!di_struct_read(ours, sizeof *ours, theirs, "di_request_params", err)) {
         return false;
     }
-    di_sampling p = {ours->temperature, ours->top_p, ours->min_p, ours->top_k};
-    if (!di_sampling_check(&p, err)) {
-        return false;
-    }
     if (ours->max_tokens < 0 || ours->max_tokens > INT32_MAX) {
         return di_fail(err, DI_ERR_ARGUMENT, "max_tokens is %lld, allowed are 1 to %d",
                        (long long)ours->max_tokens, INT32_MAX);
     }
-    return true;
+    di_sampling p = {ours->temperature, ours->top_p, ours->min_p, ours->top_k};
+    return di_sampling_check(&p, err);
 }
 
 bool di_request_params_check(const di_request_params *params, di_error *err) {

@@ -16,9 +16,9 @@ static bool encode_text(const di_engine *e, const di_prompt *p, di_ids *out, di_
     if (bytes == 0) {
         return di_fail(err, DI_ERR_ARGUMENT, "prompt is empty, at least one character is needed");
     }
-    int32_t bos = e->weights->config.bos_token_id;
+    int32_t bos = e->parts.weights->config.bos_token_id;
     if (!di_ids_push(out, bos, err) ||
-        !di_tokenizer_encode(e->tokenizer, p->text, bytes, DI_ENCODE_ADDED, out, err)) {
+        !di_tokenizer_encode(e->parts.tokenizer, p->text, bytes, DI_ENCODE_ADDED, out, err)) {
         return di_fail_prefix(err, "prompt");
     }
     if (out->count > 1 && out->data[1] == bos) { /* the caller wrote it */
@@ -29,7 +29,7 @@ static bool encode_text(const di_engine *e, const di_prompt *p, di_ids *out, di_
 }
 
 static bool copy_ids(const di_engine *e, const di_prompt *p, di_ids *out, di_error *err) {
-    int vocab_size = e->weights->config.vocab_size;
+    int vocab_size = e->parts.weights->config.vocab_size;
     if (p->num_token_ids == 0) {
         return di_fail(err, DI_ERR_ARGUMENT,
                        "prompt_token_ids is empty, at least one id is needed");
@@ -51,7 +51,7 @@ static bool encode_messages(const di_engine *e, const di_prompt *p, di_ids *out,
                        DI_EFFORT_MAX);
     }
     size_t bytes = p->messages_bytes ? p->messages_bytes : strlen(p->messages);
-    return di_messages_encode(&e->chat, p->messages, bytes, p->effort, out, err);
+    return di_messages_encode(&e->parts.chat, p->messages, bytes, p->effort, out, err);
 }
 
 bool di_prompt_encode(const di_engine *e, const di_prompt *prompt, di_ids *out, di_error *err) {
@@ -64,7 +64,7 @@ bool di_prompt_encode(const di_engine *e, const di_prompt *prompt, di_ids *out, 
         return di_fail(err, DI_ERR_ARGUMENT,
                        "exactly one of prompt, prompt_token_ids and messages is needed");
     }
-    if (!p.token_ids && !e->tokenizer) {
+    if (!p.token_ids && !e->parts.tokenizer) {
         return di_fail(err, DI_ERR_UNSUPPORTED,
                        "the model folder has no tokenizer.json; only prompt_token_ids can be "
                        "answered");
@@ -74,10 +74,10 @@ bool di_prompt_encode(const di_engine *e, const di_prompt *prompt, di_ids *out, 
                     : !encode_messages(e, &p, out, err)) {
         return false;
     }
-    if ((int64_t)out->count > e->max_model_len) {
+    if ((int64_t)out->count > e->parts.max_model_len) {
         return di_fail(err, DI_ERR_ARGUMENT,
                        "the prompt has %zu tokens, the context holds at most %lld", out->count,
-                       (long long)e->max_model_len);
+                       (long long)e->parts.max_model_len);
     }
     return true;
 }

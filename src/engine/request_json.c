@@ -89,7 +89,7 @@ static json_t *given(json_t *object, const char *name) {
     return json_is_null(value) ? NULL : value;
 }
 
-static bool read_token_ids(di_request *r, json_t *array, const char *where, di_error *err) {
+static bool read_token_ids(di_json_request *r, json_t *array, const char *where, di_error *err) {
     size_t count = json_array_size(array);
     if (!json_is_array(array)) {
         return di_fail(err, DI_ERR_ARGUMENT, "%s: prompt_token_ids is %s, an array expected", where,
@@ -115,7 +115,7 @@ static bool read_token_ids(di_request *r, json_t *array, const char *where, di_e
 
 /* thinking switches reasoning on and off; reasoning_effort says how much, and alone switches it on.
  */
-static bool read_effort(di_request *r, bool messages, const char *where, di_error *err) {
+static bool read_effort(di_json_request *r, bool messages, const char *where, di_error *err) {
     json_t *thinking = given(r->object, "thinking"), *effort = given(r->object, "reasoning_effort");
     if ((thinking || effort) && !messages) {
         return di_fail(err, DI_ERR_ARGUMENT, "%s: %s belongs to messages only", where,
@@ -141,7 +141,7 @@ static bool read_effort(di_request *r, bool messages, const char *where, di_erro
     return true;
 }
 
-static bool read_prompt(di_request *r, const char *where, di_error *err) {
+static bool read_prompt(di_json_request *r, const char *where, di_error *err) {
     json_t *text = given(r->object, "prompt"), *ids = given(r->object, "prompt_token_ids"),
            *messages = given(r->object, "messages");
     if ((text != NULL) + (ids != NULL) + (messages != NULL) != 1) {
@@ -171,7 +171,7 @@ static bool read_prompt(di_request *r, const char *where, di_error *err) {
 }
 
 /* Both spellings of the seed; negative ones count from 2^64 down. */
-static bool read_seed(di_request *r, const char *where, di_error *err) {
+static bool read_seed(di_json_request *r, const char *where, di_error *err) {
     json_t *seed = given(r->object, "seed"), *seq_seed = given(r->object, "seq_seed");
     int64_t value;
     if (seed && seq_seed) {
@@ -190,7 +190,7 @@ static bool read_seed(di_request *r, const char *where, di_error *err) {
 }
 
 /* Ranges that have an open end or a hole (top_p, top_k) are left to di_request_params_check. */
-static bool read_params(di_request *r, const char *where, di_error *err) {
+static bool read_params(di_json_request *r, const char *where, di_error *err) {
     di_request_params *p = &r->params;
     const json_t *o = r->object;
     bool ok = di_json_real_or(o, where, "temperature", -1e300, 1e300, p->temperature,
@@ -208,7 +208,8 @@ static bool read_params(di_request *r, const char *where, di_error *err) {
     return di_request_params_check(p, err) || di_fail_prefix(err, "%s", where);
 }
 
-bool di_request_read(di_request *request, json_t *object, const char *where, di_error *err) {
+bool di_json_request_read(di_json_request *request, json_t *object, const char *where,
+                          di_error *err) {
     request->object = json_incref(object);
     if (!json_is_object(object)) {
         return di_fail(err, DI_ERR_ARGUMENT, "%s: is %s, an object expected", where,
@@ -218,7 +219,7 @@ bool di_request_read(di_request *request, json_t *object, const char *where, di_
            read_params(request, where, err);
 }
 
-void di_request_clear(di_request *request) {
+void di_json_request_clear(di_json_request *request) {
     di_free(request->token_ids);
     free(request->messages); /* jansson's */
     json_decref(request->object);

@@ -6,20 +6,22 @@
 
 #include "deepinfer/deepinfer.h"
 
-typedef struct di_request {
+typedef struct di_json_request {
     di_prompt prompt; /* points into what follows */
     di_request_params params;
     int32_t *token_ids; /* or NULL */
     char *messages;     /* or NULL */
     json_t *object;
-} di_request;
+} di_json_request;
 
 /* Reads an object; takes a reference of it. `request` comes with the defaults for params and
  * prompt.effort set, which the object's fields override. Unknown fields are refused with the
  * nearest right name, values by field, value and allowed range; null is absence. `where` stands in
- * front of messages ("line 3"). Whatever the outcome, di_request_clear is called afterwards. */
-bool di_request_read(di_request *request, json_t *object, const char *where, di_error *err);
+ * front of messages ("line 3"). Whatever the outcome, di_json_request_clear is called afterwards.
+ */
+bool di_json_request_read(di_json_request *request, json_t *object, const char *where,
+                          di_error *err);
 
-void di_request_clear(di_request *request);
+void di_json_request_clear(di_json_request *request);
 
 #endif

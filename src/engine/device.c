@@ -1,0 +1,294 @@
+/* The device's thread: see device.h. Runs moves, copies, the forward pass and the sampling of one
+ * work after the other; starts no requests, ends none, and never touches the books of cache or
+ * scheduler. */
+#include "engine/device.h"
+
+#include <assert.h>
+#include <omp.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+
+struct di_device {
+    di_device_options o;
+    float *logits;               /* [max_logits, vocab_size] */
+    di_sample_scratch **scratch; /* one for each thread */
+    int num_scratch;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    di_work *queue[2];
+    int queued;
+    bool closing, started;
+};
+
+/* ---- work ------------------------------------------------------------------------------------*/
+
+bool di_work_create(di_work *w, const di_sched_options *o, int max_logprobs, di_error *err) {
+    size_t n = (size_t)o->max_num_seqs;
+    *w = (di_work){0};
+    if (!di_plan_create(&w->plan, o, err)) {
+        return false;
+    }
+    w->parts = di_calloc(n, sizeof *w->parts);
+    w->samplers = di_calloc(n, sizeof *w->samplers);
+    w->outputs = di_calloc(n, sizeof *w->outputs);
+    w->source = di_calloc(n, sizeof *w->source);
+    w->first_logits = di_calloc(n, sizeof *w->first_logits);
+    w->tokens = di_calloc((size_t)o->max_num_batched_tokens, sizeof *w->tokens);
+    w->results = di_calloc(n, sizeof *w->results);
+    w->tops = di_calloc(n, (size_t)max_logprobs * sizeof *w->tops);
+    if (!w->parts || !w->samplers || !w->outputs || !w->source || !w->first_logits || !w->tokens ||
+        !w->results || !w->tops) {
+        di_work_destroy(w);
+        return di_fail(err, DI_ERR_NO_MEMORY, "no memory for steps of %zu sequences", n);
+    }
+    for (size_t i = 0; i < n; i++) {
+        w->results[i].scored.top = w->tops + i * (size_t)max_logprobs;
+    }
+    return true;
+}
+
+void di_work_destroy(di_work *w) {
+    di_plan_destroy(&w->plan);
+    di_free(w->parts);
+    di_free(w->samplers);
+    di_free(w->outputs);
+    di_free(w->source);
+    di_free(w->first_logits);
+    di_free(w->tokens);
+    di_free(w->blocks);
+    di_free(w->results);
+    di_free(w->tops);
+    *w = (di_work){0};
+}
+
+/* ---- what the thread does
+ * ----------------------------------------------------------------------*/
+
+/* Moves out, copies, moves in: the order that di_plan demands. */
+static void move_state(di_device *d, di_work *w) {
+    const di_state_pool *pool = di_cache_pool(d->o.cache);
+    size_t stride = pool->layout->slot_stride;
+    for (size_t i = 0; i < w->plan.num_moves; i++) {
+        if (w->plan.moves[i].to_host) {
+            di_seq_export(d->o.cache, &w->plan.moves[i].seq, w->plan.moves[i].host);
+        }
+    }
+    for (int i = 0; i < w->plan.num_copies; i++) {
+        const di_slot_copy *c = &w->plan.copies[i];
+        d->o.backend->ops->copy(d->o.backend, pool->slots + (size_t)c->to * stride,
+                                pool->slots + (size_t)c->from * stride, stride);
+    }
+    for (size_t i = 0; i < w->plan.num_moves; i++) {
+        di_plan_move *m = &w->plan.moves[i];
+        if (!m->to_host) {
+            di_seq_import(d->o.cache, &m->seq, m->len, m->host);
+        }
+    }
+}
+
+/* Inputs that were not known when the work was made are known now. */
+static void fill_inputs(di_work *w) {
+    for (int i = 0; i < w->plan.num_rows; i++) {
+        if (w->source[i] >= 0) {
+            const di_row_result *r = &w->before->results[w->source[i]];
+            int32_t *last = (int32_t *)w->parts[i].tokens + w->parts[i].num_tokens - 1;
+            /* a row whose sampling failed has ended: any token will do for its wasted step */
+            *last = r->failed || w->before->failed ? 0 : r->token;
+        }
+    }
+}
+
+static void keep_scores(const di_logprobs *from, di_scored *to) {
+    to->logprob = (float)from->logprob;
+    to->num_top = from->num_top;
+    for (int i = 0; i < from->num_top; i++) {
+        to->top[i] = (di_logprob){from->top_ids[i], (float)from->top_logprobs[i]};
+    }
+}
+
+/* Log-probabilities of the prompt's tokens that these rows predict. */
+static bool score_prompt(const di_device *d, const di_plan_row *row, const di_row_sampler *s,
+                         const float *logits, di_sample_scratch *scratch, di_error *err) {
+    for (int t = 0; t < row->num_tokens; t++) {
+        int64_t next = row->pos0 + t + 1;
+        di_logprobs found;
+        if (next >= row->job->num_prompt) {
+            break;
+        }
+        if (!di_prompt_logprobs(s->params, logits + (size_t)t * (size_t)d->o.vocab_size,
+                                row->job->tokens[next], scratch, &found, err)) {
+            return false;
+        }
+        keep_scores(&found, &s->prompt[next]);
+    }
+    return true;
+}
+
+/* logits: of the row's last token. */
+static bool draw(const di_work *w, int i, const float *logits, di_sample_scratch *scratch,
+                 di_row_result *r) {
+    const di_plan_row *row = &w->plan.rows[i];
+    di_row_sampler *s = w->samplers[i];
+    di_sample_input in = {
+        .logits = logits,
+        .history = &s->history,
+        .seed = s->seed,
+        .position = (uint64_t)(row->pos0 + row->num_tokens),
+        .num_output = w->outputs[i],
+    };
+    di_sampled sampled;
+    if (!di_sample_row(s->params, &in, scratch, &sampled, &r->error) ||
+        !di_sample_history_push(&s->history, sampled.token, &r->error)) {
+        return false;
+    }
+    r->token = sampled.token;
+    if (s->params->logprobs) {
+        keep_scores(&sampled.logprobs, &r->scored);
+    }
+    return true;
+}
+
+/* logits: of the row's first token that has some. */
+static void sample_row(const di_device *d, di_work *w, int i, const float *logits,
+                       di_sample_scratch *scratch) {
+    const di_plan_row *row = &w->plan.rows[i];
+    const di_row_sampler *s = w->samplers[i];
+    di_row_result *r = &w->results[i];
+    bool scores =
+        s->prompt && row->num_logits == row->num_tokens && row->pos0 < row->job->num_prompt;
+    r->failed =
+        (scores && !score_prompt(d, row, s, logits, scratch, &r->error)) ||
+        (row->sample &&
+         !draw(w, i, logits + (size_t)(row->num_logits - 1) * (size_t)d->o.vocab_size, scratch, r));
+}
+
+static void sample(di_device *d, di_work *w) {
+    int threads = w->plan.num_logits > 1 ? d->num_scratch : 1;
+#pragma omp parallel for schedule(dynamic) num_threads(threads)
+    for (int i = 0; i < w->plan.num_rows; i++) {
+        if (w->plan.rows[i].num_logits > 0) {
+            sample_row(d, w, i, d->logits + (size_t)w->first_logits[i] * (size_t)d->o.vocab_size,
+                       d->scratch[omp_get_thread_num()]);
+        }
+    }
+}
+
+static void do_work(di_device *d, di_work *w) {
+    w->begin = w->middle = di_now();
+    move_state(d, w);
+    fill_inputs(w);
+    if (w->plan.num_rows > 0 && !w->failed) {
+        int n = 0;
+        for (int i = 0; i < w->plan.num_rows; i++) {
+            w->first_logits[i] = n;
+            n += w->plan.rows[i].num_logits;
+            w->results[i].failed = false;
+        }
+        w->failed = !di_model_forward(d->o.model, w->parts, w->plan.num_rows,
+                                      n > 0 ? d->logits : NULL, &w->error);
+        w->middle = di_now();
+        if (!w->failed) {
+            sample(d, w);
+        }
+    }
+    w->end = di_now();
+}
+
+static void *run(void *arg) {
+    di_device *d = arg;
+    pthread_mutex_lock(&d->lock);
+    for (;;) {
+        while (d->queued == 0 && !d->closing) {
+            pthread_cond_wait(&d->changed, &d->lock);
+        }
+        if (d->queued == 0) {
+            break;
+        }
+        di_work *w = d->queue[0];
+        pthread_mutex_unlock(&d->lock);
+        do_work(d, w);
+        pthread_mutex_lock(&d->lock);
+        d->queue[0] = d->queue[1];
+        d->queued--;
+        w->done = true;
+        pthread_cond_broadcast(&d->changed);
+    }
+    pthread_mutex_unlock(&d->lock);
+    return NULL;
+}
+
+/* ---- the step thread's side
+ * --------------------------------------------------------------------*/
+
+void di_device_submit(di_device *d, di_work *w) {
+    w->done = false;
+    pthread_mutex_lock(&d->lock);
+    assert(d->queued < 2);
+    d->queue[d->queued++] = w;
+    pthread_cond_broadcast(&d->changed);
+    pthread_mutex_unlock(&d->lock);
+}
+
+void di_device_wait(di_device *d, di_work *w) {
+    pthread_mutex_lock(&d->lock);
+    while (!w->done) {
+        pthread_cond_wait(&d->changed, &d->lock);
+    }
+    pthread_mutex_unlock(&d->lock);
+}
+
+di_device *di_device_create(const di_device_options *o, di_error *err) {
+    di_device *d = di_calloc(1, sizeof *d);
+    if (!d) {
+        di_fail(err, DI_ERR_NO_MEMORY, "no memory for the device's thread");
+        return NULL;
+    }
+    d->o = *o;
+    pthread_mutex_init(&d->lock, NULL);
+    pthread_cond_init(&d->changed, NULL);
+    d->num_scratch = o->threads > 0 ? o->threads : omp_get_num_procs();
+    d->scratch = di_calloc((size_t)d->num_scratch, sizeof *d->scratch);
+    d->logits =
+        di_realloc_array(NULL, (size_t)o->max_logits, (size_t)o->vocab_size * sizeof *d->logits);
+    bool ok = d->scratch && d->logits;
+    for (int i = 0; ok && i < d->num_scratch; i++) {
+        ok = (d->scratch[i] = di_sample_scratch_create(o->vocab_size, err)) != NULL;
+    }
+    if (!d->scratch || !d->logits) {
+        di_fail(err, DI_ERR_NO_MEMORY, "no memory for %d rows of %d logits", o->max_logits,
+                o->vocab_size);
+    } else if (ok && pthread_create(&d->thread, NULL, run, d) != 0) {
+        ok = di_fail_errno(err, "cannot start the device's thread");
+    }
+    d->started = ok;
+    if (!ok) {
+        di_device_destroy(d);
+        return NULL;
+    }
+    return d;
+}
+
+void di_device_destroy(di_device *d) {
+    if (!d) {
+        return;
+    }
+    if (d->started) {
+        pthread_mutex_lock(&d->lock);
+        d->closing = true;
+        pthread_cond_broadcast(&d->changed);
+        pthread_mutex_unlock(&d->lock);
+        pthread_join(d->thread, NULL);
+    }
+    for (int i = 0; d->scratch && i < d->num_scratch; i++) {
+        di_sample_scratch_destroy(d->scratch[i]);
+    }
+    pthread_mutex_destroy(&d->lock);
+    pthread_cond_destroy(&d->changed);
+    di_free(d->scratch);
+    di_free(d->logits);
+    di_free(d);
+}

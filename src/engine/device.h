@@ -1,0 +1,82 @@
+/* The device's side of the step: a thread that does queued work in order. On the CPU it is what a
+ * stream is on a GPU. The step thread fills a di_work from a plan, submits it, and reads its
+ * results when it is done; while one is being done the next may be submitted, whose rows may take
+ * as input the tokens that the first is about to sample. */
+#ifndef DI_ENGINE_DEVICE_H
+#define DI_ENGINE_DEVICE_H
+
+#include "deepinfer/deepinfer.h"
+#include "model/model.h"
+#include "sample/row.h"
+#include "sched/sched.h"
+
+/* Log-probability of a token and of the likeliest ones beside it. */
+typedef struct di_scored {
+    float logprob;
+    int num_top;
+    di_logprob *top; /* [at most max_logprobs] */
+} di_scored;
+
+/* What a row's sampling needs; lives as long as its job. The history is the device's: nobody else
+ * touches it while steps are queued. */
+typedef struct di_row_sampler {
+    const di_sample_params *params;
+    uint64_t seed;
+    di_sample_history history;
+    di_scored *prompt; /* [num_prompt] or NULL: written at the position that was predicted */
+} di_row_sampler;
+
+typedef struct di_row_result {
+    bool failed; /* bad logits or no legal token: `error` says which */
+    di_error error;
+    int32_t token;
+    di_scored scored; /* if the parameters ask for log-probabilities */
+} di_row_result;
+
+typedef struct di_work {
+    /* filled by the step thread */
+    di_plan plan;
+    di_model_rows *parts;      /* [max_num_seqs], one for each plan row */
+    di_row_sampler **samplers; /* [max_num_seqs] */
+    int64_t *outputs;          /* [max_num_seqs] tokens sampled before this row's */
+    int *source; /* [max_num_seqs] row of the work before whose sampled token is the last input; -1
+                  */
+    int *first_logits; /* [max_num_seqs] the device's */
+    int max_rows;
+    const struct di_work *before; /* that work, NULL if none is queued */
+    int32_t *tokens;              /* [max_num_batched_tokens] behind `parts` */
+    int32_t *blocks;              /* block tables behind `parts`, grown as needed */
+    size_t block_capacity;
+
+    /* filled by the device */
+    di_row_result *results; /* [max_num_seqs] */
+    di_logprob *tops;       /* [max_num_seqs, max_logprobs] behind them */
+    bool failed;            /* the step as a whole (set before: it is not run): `error` says why */
+    di_error error;
+    double begin, middle,
+        end; /* CLOCK_MONOTONIC seconds: forward from begin, sampling from middle */
+    bool done;
+} di_work;
+
+bool di_work_create(di_work *w, const di_sched_options *o, int max_logprobs, di_error *err);
+void di_work_destroy(di_work *w);
+
+typedef struct di_device di_device;
+
+typedef struct di_device_options {
+    di_cache *cache;
+    di_model *model;
+    di_backend *backend;
+    int vocab_size, max_logits, threads;
+} di_device_options;
+
+/* Starts the thread. Everything in the options is borrowed and, until destroy, the thread's alone,
+ * but for the cache's bookkeeping, which it never touches. */
+di_device *di_device_create(const di_device_options *o, di_error *err);
+void di_device_destroy(di_device *d); /* waits for what was submitted */
+
+/* At most two works may be submitted and not yet waited for. */
+void di_device_submit(di_device *d, di_work *w);
+void di_device_wait(di_device *d, di_work *w);
+
+#endif

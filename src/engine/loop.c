@@ -1,0 +1,425 @@
+/* The step thread: takes requests in, plans steps, reads their results, and tells the queues. One
+ * turn: plan step t and submit it; while it runs, read step t - 1, whose rows' tokens t takes as
+ * input without their having been here. Synchronous mode reads t itself instead.
+ *
+ * A job whose result in t - 1 ended it has a wasted row in t; its result is dropped. */
+#include <math.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "engine/internal.h"
+#include "engine/request.h"
+#include "engine/trace.h"
+
+/* ---- ending
+ * ------------------------------------------------------------------------------------*/
+
+/* The step thread lets a request go when no queued step mentions any of its jobs. */
+static void retire(di_engine *e, di_request *r) {
+    *r->link_live = r->next_live;
+    if (r->next_live) {
+        r->next_live->link_live = r->link_live;
+    }
+    di_queue *q = r->queue;
+    pthread_mutex_lock(&e->lock);
+    e->num_requests--;
+    e->stats.finished++;
+    *r->link_known = r->next_known;
+    if (r->next_known) {
+        r->next_known->link_known = r->link_known;
+    }
+    pthread_mutex_unlock(&e->lock);
+    di_request_release(r);
+    di_queue_detach(q);
+}
+
+static void retire_choice(di_engine *e, di_choice *c) {
+    if (c->job.ended && c->job.queued == 0 && !c->retired) {
+        c->retired = true;
+        di_request *r = c->request;
+        if (++r->retired == r->n) {
+            retire(e, r);
+        }
+    }
+}
+
+/* Text that was held back: a broken character, the beginning of a stop text that did not come. */
+static void flush_text(di_engine *e, di_choice *c) {
+    c->piece.size = c->text.size = 0;
+    if (e->parts.tokenizer && c->stop.match < 0) {
+        c->failed = c->failed || !di_detokenizer_finish(&c->detokenizer, &c->piece, NULL) ||
+                    !di_stop_push(&c->stop, c->piece.data, c->piece.size, &c->text, NULL) ||
+                    !di_stop_flush(&c->stop, &c->text, NULL);
+    }
+}
+
+/* Exactly one last output a choice: this is the only way to end one. */
+static void end_choice(di_engine *e, di_choice *c, di_finish_reason reason, const di_error *error) {
+    di_error memory;
+    if (c->job.ended) {
+        return;
+    }
+    di_sched_end(e->sched, &c->job);
+    flush_text(e, c);
+    if (c->failed && !error) {
+        di_fail(&memory, DI_ERR_NO_MEMORY, "no memory for the answer");
+        reason = DI_FINISH_ERROR;
+        error = &memory;
+    }
+    c->request->running--;
+    di_choice_finish(c, reason, error, &c->text);
+    retire_choice(e, c);
+}
+
+static void end_request(di_engine *e, di_request *r, di_finish_reason reason,
+                        const di_error *error) {
+    int n = r->n; /* the last end_choice may free r */
+    for (int i = 0; i < n; i++) {
+        bool last = i == n - 1;
+        end_choice(e, &r->choices[i], reason, error);
+        if (last) {
+            return;
+        }
+    }
+}
+
+/* ---- taking in
+ * ---------------------------------------------------------------------------------*/
+
+static void take_request(di_engine *e, di_request *r) {
+    di_error err;
+    r->next_live = e->live;
+    r->link_live = &e->live;
+    if (e->live) {
+        e->live->link_live = &r->next_live;
+    }
+    e->live = r;
+    for (int i = 0; i < r->n; i++) {
+        if (!di_sched_add(e->sched, &r->choices[i].job, &err)) {
+            end_request(e, r, DI_FINISH_ERROR, &err);
+            return;
+        }
+    }
+}
+
+/* New requests, cancellations, and whether the engine closes. */
+static bool take_inbox(di_engine *e) {
+    pthread_mutex_lock(&e->lock);
+    di_request *r = e->inbox;
+    e->inbox = NULL;
+    e->inbox_end = &e->inbox;
+    bool closing = e->closing, cancels = e->cancels;
+    e->cancels = false;
+    pthread_mutex_unlock(&e->lock);
+    while (r) {
+        di_request *next = r->next;
+        take_request(e, r);
+        r = next;
+    }
+    for (r = e->live; (cancels || closing) && r;) {
+        di_request *next = r->next_live;
+        if (closing || atomic_load(&r->cancelled)) {
+            end_request(e, r, DI_FINISH_ABORT, NULL);
+        }
+        r = next;
+    }
+    return closing;
+}
+
+/* Ends what is late; returns when the next will be, or 0. */
+static double check_deadlines(di_engine *e) {
+    double now = 0, next = 0;
+    for (di_request *r = e->live; r;) {
+        di_request *after = r->next_live;
+        if (r->deadline > 0) {
+            now = now > 0 ? now : di_now();
+            if (now >= r->deadline) {
+                end_request(e, r, DI_FINISH_DEADLINE, NULL);
+            } else if (next == 0 || r->deadline < next) {
+                next = r->deadline;
+            }
+        }
+        r = after;
+    }
+    return next;
+}
+
+/* ---- planning
+ * ----------------------------------------------------------------------------------*/
+
+static void fill_part(di_work *w, int i, int32_t *to) {
+    const di_plan_row *row = &w->plan.rows[i];
+    const di_job *job = row->job;
+    di_choice *c = job->owner;
+    int64_t known = job->num_tokens - row->pos0;
+    known = known < row->num_tokens ? known : row->num_tokens;
+    memcpy(to, job->tokens + row->pos0, (size_t)known * sizeof *to);
+    w->source[i] = -1;
+    if (known < row->num_tokens) { /* the last one is being sampled */
+        to[known] = 0;
+        w->source[i] = c->unread_row;
+    }
+    di_model_rows *part = &w->parts[i];
+    *part = (di_model_rows){
+        .pos0 = row->pos0,
+        .slot = job->seq.slot,
+        .num_blocks = job->seq.num_blocks,
+        .tokens = to,
+        .num_tokens = row->num_tokens,
+        .num_logits = row->num_logits,
+        .replay_from = row->pos0 < job->num_prompt ? job->replay_from : 0,
+    };
+    for (int64_t k = 1; k <= DI_MODEL_LOOK_BACK && k <= row->pos0; k++) {
+        part->before[DI_MODEL_LOOK_BACK - k] = job->tokens[row->pos0 - k];
+    }
+    w->samplers[i] = &c->sampler;
+    w->outputs[i] = row->pos0 + row->num_tokens - job->num_prompt;
+}
+
+/* Copies of the block tables: the originals may grow and move while the step runs. */
+static bool fill_blocks(di_work *w) {
+    size_t total = 0;
+    for (int i = 0; i < w->plan.num_rows; i++) {
+        total += (size_t)w->plan.rows[i].job->seq.num_blocks;
+    }
+    while (w->block_capacity < total) {
+        int32_t *blocks = di_grow(w->blocks, w->block_capacity, &w->block_capacity, sizeof *blocks);
+        if (!blocks) {
+            return false;
+        }
+        w->blocks = blocks;
+    }
+    int32_t *to = w->blocks;
+    for (int i = 0; i < w->plan.num_rows; i++) {
+        const di_seq *seq = &w->plan.rows[i].job->seq;
+        w->parts[i].blocks = to;
+        memcpy(to, seq->blocks, (size_t)seq->num_blocks * sizeof *to);
+        to += seq->num_blocks;
+    }
+    return true;
+}
+
+static void note_start(di_work *w) {
+    for (int i = 0; i < w->plan.num_rows; i++) {
+        di_choice *c = w->plan.rows[i].job->owner;
+        if (c->started == 0) {
+            c->started = di_now();
+        }
+    }
+}
+
+/* Plans and fills the next step; NULL if there is nothing to run. */
+static di_work *plan_next(di_engine *e) {
+    di_work *w = &e->works[e->unread == &e->works[0]];
+    di_plan_clear(&w->plan);
+    bool any = di_sched_plan(e->sched, &e->costs, &w->plan);
+    if (w->plan.stuck) {
+        di_error err;
+        di_job *job = w->plan.stuck;
+        di_fail(&err, DI_ERR_NO_MEMORY,
+                "%lld tokens do not fit into the cache although nothing else runs (kv_memory)",
+                (long long)job->num_tokens);
+        end_choice(e, job->owner, DI_FINISH_ERROR, &err);
+    }
+    if (!any) {
+        return NULL;
+    }
+    int32_t *tokens = w->tokens;
+    w->before = e->unread;
+    for (int i = 0; i < w->plan.num_rows; i++) {
+        fill_part(w, i, tokens);
+        tokens += w->plan.rows[i].num_tokens;
+    }
+    for (int i = 0; i < w->plan.num_rows; i++) {
+        ((di_choice *)w->plan.rows[i].job->owner)->unread_row = i;
+    }
+    note_start(w);
+    w->failed = !fill_blocks(w);
+    if (w->failed) { /* it is submitted all the same, so that its rows come back as failed */
+        di_fail(&w->error, DI_ERR_NO_MEMORY, "no memory for the step's block tables");
+    }
+    return w;
+}
+
+/* ---- results
+ * -----------------------------------------------------------------------------------*/
+
+static bool ends_at(const di_choice *c, int32_t token) {
+    const di_sample_params *p = c->request->params;
+    if (token == p->eos_token_id && !p->ignore_eos) {
+        return true;
+    }
+    for (size_t i = 0; i < p->stop_token_ids.count; i++) {
+        if (token == p->stop_token_ids.ids[i]) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Text of a token, through the stop texts, into c->text. */
+static void take_text(di_engine *e, di_choice *c, int32_t token, bool ends) {
+    c->piece.size = c->text.size = 0;
+    bool skip = ends || !e->parts.tokenizer ||
+                (c->request->skip_special && di_tokenizer_is_special(e->parts.tokenizer, token));
+    c->failed =
+        c->failed || (!skip && !di_detokenizer_push(&c->detokenizer, token, &c->piece, NULL));
+    if (c->failed || c->piece.size == 0) {
+        return;
+    }
+    bool early = c->job.num_tokens - c->job.num_prompt < c->request->params->min_tokens;
+    c->failed = !(early ? di_stop_pass : di_stop_push)(&c->stop, c->piece.data, c->piece.size,
+                                                       &c->text, NULL);
+}
+
+static void take_token(di_engine *e, di_choice *c, const di_row_result *r) {
+    di_job *job = &c->job;
+    job->tokens[job->num_tokens++] = r->token;
+    bool ends = ends_at(c, r->token);
+    take_text(e, c, r->token, ends);
+    di_choice_add_token(c, r, &c->text);
+    if (ends) {
+        c->stop_token = r->token;
+    }
+    if (ends || c->stop.match >= 0) {
+        end_choice(e, c, DI_FINISH_STOP, NULL);
+    } else if (c->failed || job->num_tokens >= job->max_len) {
+        end_choice(e, c, DI_FINISH_LENGTH, NULL);
+    }
+}
+
+static void read_row(di_engine *e, const di_work *w, int i) {
+    const di_plan_row *row = &w->plan.rows[i];
+    const di_row_result *r = &w->results[i];
+    di_job *job = row->job;
+    di_choice *c = job->owner;
+    di_sched_result(e->sched, job, row->sample);
+    if (job->ended) {
+        retire_choice(e, c);
+        return;
+    }
+    int64_t done = row->pos0 + row->num_tokens;
+    if (row->pos0 < job->num_prompt) {
+        di_choice_tell_prompt(c, done < job->num_prompt ? done : job->num_prompt);
+    }
+    if (w->failed) {
+        end_choice(e, c, DI_FINISH_ERROR, &w->error);
+    } else if (row->sample && r->failed) {
+        end_choice(e, c, DI_FINISH_ERROR, &r->error);
+    } else if (row->sample) {
+        take_token(e, c, r);
+    }
+}
+
+/* Running means of what prompts and moves cost. */
+static void learn_costs(di_engine *e, const di_work *w) {
+    double seconds = w->middle - w->begin;
+    if (w->plan.num_tokens > 4 * w->plan.num_rows) {
+        double each = seconds / w->plan.num_tokens;
+        e->costs.token_seconds += 0.1 * (each - e->costs.token_seconds);
+    }
+}
+
+static void read_results(di_engine *e, di_work *w) {
+    for (int i = 0; i < w->plan.num_rows; i++) {
+        read_row(e, w, i);
+    }
+    learn_costs(e, w);
+}
+
+/* ---- the loop
+ * ----------------------------------------------------------------------------------*/
+
+static void tell_stats(di_engine *e, const di_work *w, double host) {
+    di_sched_stats sched;
+    di_cache_stats cache;
+    di_sched_get_stats(e->sched, &sched);
+    di_cache_get_stats(e->parts.cache, &cache);
+    pthread_mutex_lock(&e->lock);
+    di_engine_stats *s = &e->stats;
+    s->steps++;
+    s->running = sched.running;
+    s->waiting = sched.waiting;
+    s->preemptions = sched.preemptions;
+    s->preempted_recomputed = sched.recomputed;
+    s->preempted_kept = sched.swapped;
+    s->blocks = cache.blocks;
+    s->blocks_free = cache.blocks_free;
+    s->blocks_cached = cache.blocks_cached;
+    s->prefix_tokens_asked = cache.tokens_asked;
+    s->prefix_tokens_hit = cache.tokens_hit;
+    s->step_tokens = w->plan.num_tokens;
+    s->step_sequences = w->plan.num_rows;
+    s->step_seconds = w->end - w->begin;
+    s->host_seconds = host;
+    s->host_seconds_total += host;
+    s->device_seconds += s->step_seconds;
+    if (e->last_end > 0) {
+        s->device_idle_seconds += w->begin - e->last_end;
+    }
+    for (int i = 0; i < w->plan.num_rows; i++) {
+        const di_plan_row *row = &w->plan.rows[i];
+        int64_t prompt = row->job->num_prompt - row->pos0;
+        prompt = prompt < 0 ? 0 : prompt < row->num_tokens ? prompt : row->num_tokens;
+        s->prompt_tokens += (uint64_t)prompt;
+        s->completion_tokens += row->sample;
+    }
+    pthread_mutex_unlock(&e->lock);
+    e->last_end = w->end;
+}
+
+/* Nothing runs: until somebody calls, or a deadline. */
+static void sleep_until_called(di_engine *e, double deadline) {
+    e->last_end = 0;
+    pthread_mutex_lock(&e->lock);
+    e->stats.running = e->stats.waiting = 0;
+    while (!e->inbox && !e->cancels && !e->closing) {
+        if (deadline > 0) {
+            struct timespec until = {(time_t)deadline, (long)((deadline - floor(deadline)) * 1e9)};
+            if (pthread_cond_timedwait(&e->called, &e->lock, &until) != 0) {
+                break;
+            }
+        } else {
+            pthread_cond_wait(&e->called, &e->lock);
+        }
+    }
+    pthread_mutex_unlock(&e->lock);
+}
+
+static void wait_and_read(di_engine *e, di_work *w, double planned) {
+    di_device_wait(e->device, w);
+    double start = di_now();
+    read_results(e, w);
+    double host = planned + (di_now() - start);
+    tell_stats(e, w, host);
+    di_trace_step(e->trace, w, start, host);
+}
+
+void *di_engine_loop(void *arg) {
+    di_engine *e = arg;
+    for (;;) {
+        double start = di_now();
+        bool closing = take_inbox(e);
+        double deadline = check_deadlines(e);
+        di_work *w = plan_next(e);
+        double planned = di_now() - start;
+        if (w) {
+            di_device_submit(e->device, w);
+        }
+        di_work *read = e->synchronous ? w : e->unread;
+        if (read) {
+            wait_and_read(e, read, planned);
+        }
+        e->unread = e->synchronous ? NULL : w;
+        if (!w && !read) {
+            if (closing && !e->live) {
+                return NULL;
+            }
+            if (!e->live || deadline > 0) {
+                sleep_until_called(e, deadline);
+            }
+        }
+    }
+}

@@ -1,0 +1,210 @@
+/* A model folder opened: see parts.h. Order matters only in that each room needs those below it. */
+#include "engine/parts.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/memory.h"
+#include "cache/layout.h"
+#include "ops/cpu/cpu.h"
+#include "ops/ref/ref.h"
+#include "text/token_map.h"
+
+enum { OPEN_STEPS = 4, MAX_BACKTRACKING = 6 };
+
+/* ---- backend and tokenizer
+ * ---------------------------------------------------------------------*/
+
+static bool open_backend(di_parts *e, const di_parts_options *o, di_error *err) {
+    if (o->backend && strcmp(o->backend, "ref") == 0) {
+        e->backend = di_ref_create(err);
+    } else {
+        e->backend = di_cpu_create(&(di_cpu_options){.threads = o->threads}, err);
+    }
+    return e->backend != NULL;
+}
+
+/* Prompts are laid out with the tokenizer's control tokens, answers end at the configuration's. */
+static bool check_tokens(const di_parts *e, di_error *err) {
+    const di_config *c = &e->weights->config;
+    if (e->chat.eos != c->eos_token_id || e->chat.bos != c->bos_token_id) {
+        return di_fail(err, DI_ERR_FORMAT,
+                       "begin and end of sentence are %d and %d, config.json's bos_token_id and "
+                       "eos_token_id are %d and %d",
+                       e->chat.bos, e->chat.eos, c->bos_token_id, c->eos_token_id);
+    }
+    if (di_tokenizer_vocab_size(e->tokenizer) > c->vocab_size) {
+        return di_fail(err, DI_ERR_FORMAT, "its highest id is %d, config.json's vocab_size is %d",
+                       di_tokenizer_vocab_size(e->tokenizer) - 1, c->vocab_size);
+    }
+    return true;
+}
+
+/* Checkpoints made for tests have no tokenizer; then ids are all there is. */
+static bool open_tokenizer(di_parts *e, const char *folder, di_error *err) {
+    char *path = di_path_join(folder, "tokenizer.json");
+    if (!path) {
+        return di_fail(err, DI_ERR_NO_MEMORY, "%s: no memory for a path", folder);
+    }
+    if (access(path, F_OK) != 0 && errno == ENOENT) {
+        di_log(DI_LOG_WARN,
+               "%s is missing: token ids only, and n-gram tables as in checkpoints for tests",
+               path);
+        di_free(path);
+        return true;
+    }
+    e->tokenizer = di_tokenizer_open(path, err);
+    bool ok = e->tokenizer != NULL;
+    if (ok && (!di_chat_tokens_find(&e->chat, e->tokenizer, err) || !check_tokens(e, err))) {
+        ok = di_fail_prefix(err, "%s", path);
+    }
+    di_free(path);
+    return ok;
+}
+
+/* token id -> compressed id, [vocab_size], or NULL with *err. */
+static int32_t *make_token_map(const di_parts *e, di_error *err) {
+    const di_config *c = &e->weights->config;
+    int32_t *map = di_alloc((size_t)c->vocab_size * sizeof *map);
+    if (!map) {
+        di_fail(err, DI_ERR_NO_MEMORY, "no memory for the token map");
+        return NULL;
+    }
+    int32_t wanted = c->engram_compressed_vocab_size, classes = wanted;
+    bool ok = true;
+    if (!e->tokenizer) {
+        di_token_map_synthetic(c->vocab_size, wanted, map);
+    } else if (c->num_engram_layers > 0) {
+        ok = di_token_map_build(e->tokenizer, c->vocab_size, map, &classes, err) ||
+             di_fail_prefix(err, "tokenizer.json");
+    } else {
+        memset(map, 0, (size_t)c->vocab_size * sizeof *map); /* nobody reads it */
+    }
+    if (ok && classes != wanted) {
+        ok = di_fail(err, DI_ERR_FORMAT,
+                     "tokenizer.json gives %d compressed ids, config.json's "
+                     "engram_compressed_vocab_size is %d",
+                     classes, wanted);
+    }
+    if (!ok) {
+        di_free(map);
+        map = NULL;
+    }
+    return map;
+}
+
+/* ---- sizes
+ * -------------------------------------------------------------------------------------*/
+
+static bool set_context(di_parts *e, const di_parts_options *o, di_error *err) {
+    int64_t most = e->weights->config.max_position_embeddings;
+    if (o->max_model_len > most) {
+        return di_fail(err, DI_ERR_ARGUMENT,
+                       "max_model_len is %lld, the model's max_position_embeddings is %lld",
+                       (long long)o->max_model_len, (long long)most);
+    }
+    e->max_model_len = o->max_model_len ? o->max_model_len : most;
+    return true;
+}
+
+/* Blocks and snapshots from the memory budget: slots for all sequences first, an eighth of the rest
+ * for snapshots, blocks for what is left, but no more than all sequences could ever fill. */
+static bool size_cache(di_parts *e, const di_parts_options *o, di_cache_options *c, di_error *err) {
+    di_state_layout l;
+    di_state_layout_fill(&l, &e->weights->config, DI_BLOCK_TOKENS, MAX_BACKTRACKING, 0);
+    size_t budget = o->kv_memory > 0 ? (size_t)o->kv_memory : di_memory_available() / 4;
+    size_t slots = (size_t)o->max_num_seqs * l.slot_stride;
+    size_t most = (size_t)di_blocks_for(e->max_model_len) * (size_t)o->max_num_seqs;
+    size_t least = slots + (l.slot_stride + l.block_stride) * 2;
+    if (budget < least) {
+        return di_fail(
+            err, DI_ERR_NO_MEMORY,
+            "%zu bytes for the cache (kv_memory) hold no %d sequences (max_num_seqs); at "
+            "least %zu are needed",
+            budget, o->max_num_seqs, least);
+    }
+    size_t snapshots = o->no_prefix_cache ? 0 : (budget - slots) / 8 / l.slot_stride + 1;
+    size_t cap = (size_t)o->max_num_seqs * 4 + 16;
+    snapshots = snapshots < cap ? snapshots : cap;
+    snapshots = o->no_prefix_cache ? 0 : snapshots;
+    size_t blocks = (budget - slots - snapshots * l.slot_stride) / l.block_stride;
+    blocks = o->kv_memory > 0 || blocks < most ? blocks : most;
+    *c = (di_cache_options){
+        .num_blocks = (int)(blocks < INT32_MAX ? blocks : INT32_MAX),
+        .num_slots = o->max_num_seqs,
+        .num_snapshots = (int)snapshots,
+        .max_backtracking = MAX_BACKTRACKING,
+    };
+    e->num_blocks = c->num_blocks;
+    return true;
+}
+
+static bool open_model(di_parts *e, const di_parts_options *o, di_error *err) {
+    di_cache_options cache;
+    if (!size_cache(e, o, &cache, err)) {
+        return false;
+    }
+    e->cache = di_cache_create(&e->weights->config, e->backend, &cache, err);
+    int32_t *map = e->cache ? make_token_map(e, err) : NULL;
+    if (!map) {
+        return false;
+    }
+    di_model_options model = {
+        .max_rows = o->max_rows,
+        .max_logits = o->max_logits,
+        .token_map = map,
+        .replay_by_mask = o->replay_by_mask,
+    };
+    e->model = di_model_create(e->weights, e->backend, e->cache, &model, err);
+    di_free(map);
+    return e->model != NULL;
+}
+
+/* ---- all of it
+ * ---------------------------------------------------------------------------------*/
+
+static bool open_step(di_parts *e, const di_parts_options *o, int step, di_error *err) {
+    switch (step) {
+    case 0:
+        e->weights = di_weights_open(o->model, err);
+        return e->weights && set_context(e, o, err);
+    case 1:
+        return open_tokenizer(e, o->model, err);
+    case 2:
+        return open_backend(e, o, err);
+    default:
+        return open_model(e, o, err);
+    }
+}
+
+bool di_parts_open(di_parts *e, const di_parts_options *o, di_error *err) {
+    *e = (di_parts){0};
+    for (int step = 0; step < OPEN_STEPS; step++) {
+        if (o->progress) {
+            o->progress(o->user, step, OPEN_STEPS);
+        }
+        if (!open_step(e, o, step, err)) {
+            di_parts_close(e);
+            return false;
+        }
+    }
+    if (o->progress) {
+        o->progress(o->user, OPEN_STEPS, OPEN_STEPS);
+    }
+    return true;
+}
+
+void di_parts_close(di_parts *e) {
+    di_model_destroy(e->model);
+    di_cache_destroy(e->cache);
+    if (e->backend) {
+        e->backend->ops->destroy(e->backend);
+    }
+    di_tokenizer_close(e->tokenizer);
+    di_weights_close(e->weights);
+    *e = (di_parts){0};
+}

@@ -1,0 +1,41 @@
+/* A model folder opened: weights, tokenizer, backend, cache and model together, as the engine and
+ * the logits command need them. No threads, no requests. */
+#ifndef DI_ENGINE_PARTS_H
+#define DI_ENGINE_PARTS_H
+
+#include "cache/cache.h"
+#include "model/model.h"
+#include "ops/ops.h"
+#include "text/chat.h"
+#include "text/tokenizer.h"
+#include "weights/weights.h"
+
+typedef struct di_parts_options {
+    const char *model;        /* folder */
+    const char *backend;      /* "cpu" (also if NULL) or "ref" */
+    int threads;              /* 0 = one for each core */
+    int64_t max_model_len;    /* 0 = what the model allows */
+    int max_num_seqs;         /* slots */
+    int max_rows, max_logits; /* of a step */
+    int64_t kv_memory;        /* bytes for cached state; 0 = a quarter of what is free */
+    bool no_prefix_cache, replay_by_mask;
+    void (*progress)(void *user, int done, int total);
+    void *user;
+} di_parts_options;
+
+typedef struct di_parts {
+    di_weights *weights;
+    di_tokenizer *tokenizer; /* NULL: the folder has none */
+    di_chat_tokens chat;     /* its control tokens */
+    di_backend *backend;
+    di_cache *cache;
+    di_model *model;
+    int64_t max_model_len;
+    int64_t num_blocks;
+} di_parts;
+
+/* On failure nothing is left open. */
+bool di_parts_open(di_parts *p, const di_parts_options *o, di_error *err);
+void di_parts_close(di_parts *p); /* of all zero: nothing */
+
+#endif
