@@ -73,9 +73,11 @@ float *di_cpu_thread_scratch(di_cpu *cpu, size_t floats, size_t *stride) {
 }
 
 int di_cpu_threads_for(const di_cpu *cpu, double operations) {
-    const double worth = 1 << 17; /* a few microseconds, about what waking a team costs */
-    double n = operations / worth;
-    return n < 2 ? 1 : n < cpu->threads ? (int)n : cpu->threads;
+    /* About 50 microseconds of one thread: on an idle machine a team pays much earlier, on a busy
+     * one it may wait a time slice for its last member. Then, at least some 5 for each. */
+    const double worth_a_team = 1 << 20, worth_a_thread = 1 << 17;
+    double n = operations < worth_a_team ? 1 : operations / worth_a_thread;
+    return n < cpu->threads ? (int)n : cpu->threads;
 }
 
 static bool synchronise(di_backend *be, di_error *err) {
