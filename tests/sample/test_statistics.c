@@ -1,0 +1,305 @@
+/* Chi-square of 10^6 draws against the exact distribution, for each option and both ways to draw.
+ *
+ * The seeds are fixed, so a result never changes. Significance: the threshold is the value that
+ * chance exceeds once in 10^6 (z = 4.75 in Wilson and Hilferty's approximation); there are 24
+ * tests, so even new seeds would fail once in 40,000 times. The last test shows that 10^6 draws
+ * would tell a temperature that is wrong by one percent. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "sample/rows.h"
+
+enum { MOST = 500 };
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(__clang__)
+enum { DRAWS = 100000 }; /* slow builds look for other faults */
+#else
+enum { DRAWS = 1000000 };
+#endif
+
+typedef struct law {
+    int n;
+    double p[MOST];
+} law;
+
+/* ---- the exact distribution -------------------------------------------------------------------*/
+
+typedef struct item {
+    double x;
+    int id;
+} item;
+
+static int by_value_then_id(const void *a, const void *b) {
+    const item *p = a, *q = b;
+    return p->x != q->x ? (p->x < q->x ? 1 : -1) : p->id - q->id;
+}
+
+/* x: logits after all transforms, float64. */
+static law exact_law(const double *x, int n, const di_sampling *s) {
+    law l = {.n = n};
+    item items[MOST];
+    double total = 0, before = 0, sum = 0;
+    for (int i = 0; i < n; i++) {
+        items[i] = (item){x[i], i};
+    }
+    qsort(items, (size_t)n, sizeof *items, by_value_then_id);
+    for (int i = 0; i < n; i++) {
+        total += exp((x[i] - items[0].x) / s->temperature);
+    }
+    for (int i = 0; i < n; i++) {
+        double w = exp((items[i].x - items[0].x) / s->temperature);
+        if (i > 0 && ((s->top_k > 0 && i >= s->top_k) || before > s->top_p * total ||
+                      w < s->min_p || w == 0)) {
+            break;
+        }
+        l.p[items[i].id] = w;
+        before += w;
+    }
+    for (int i = 0; i < n; i++) {
+        sum += l.p[i];
+    }
+    for (int i = 0; i < n; i++) {
+        l.p[i] /= sum;
+    }
+    return l;
+}
+
+/* ---- the statistic ----------------------------------------------------------------------------*/
+
+typedef struct chi_square {
+    double value, limit;
+} chi_square;
+
+/* Tokens that are expected less than ten times share one cell. */
+static chi_square measure(const int *counts, const law *l) {
+    double value = 0, rest = 0, rest_count = 0;
+    int cells = 0;
+    for (int i = 0; i < l->n; i++) {
+        double expected = DRAWS * l->p[i];
+        if (expected == 0) {
+            assert_int_equal(counts[i], 0);
+        } else if (expected < 10) {
+            rest += expected;
+            rest_count += counts[i];
+        } else {
+            value += (counts[i] - expected) * (counts[i] - expected) / expected;
+            cells++;
+        }
+    }
+    if (rest >= 5) {
+        value += (rest_count - rest) * (rest_count - rest) / rest;
+        cells++;
+    }
+    double df = cells - 1, h = 2 / (9 * df);
+    assert_true(cells > 1);
+    return (chi_square){value, df * pow(1 - h + 4.75 * sqrt(h), 3)};
+}
+
+static void draw_many(const di_sample_params *p, di_sample_input in, int n, uint64_t seed,
+                      int *counts) {
+    di_error err;
+    di_sampled out;
+    assert_true(di_sample_params_check(p, n, &err));
+    memset(counts, 0, (size_t)n * sizeof *counts);
+    in.seed = seed;
+    for (uint64_t i = 0; i < DRAWS; i++) {
+        in.position = i;
+        if (!di_sample_row(p, &in, scratch_of(n), &out, &err)) {
+            fail_msg("%s", err.message);
+        }
+        counts[out.token]++;
+    }
+}
+
+/* Both ways to draw from a row whose transformed logits are x. */
+static void check(di_sample_params p, di_sample_input in, const double *x, int n) {
+    static int counts[MOST];
+    law l = exact_law(x, n, &p.shape);
+    for (int seeded = 0; seeded < 2; seeded++) {
+        p.seeded = seeded;
+        draw_many(&p, in, n, 20 + (uint64_t)seeded, counts);
+        chi_square c = measure(counts, &l);
+        if (!(c.value < c.limit)) {
+            fail_msg("%s: chi-square %g, limit %g", seeded ? "seeded" : "unseeded", c.value,
+                     c.limit);
+        }
+    }
+}
+
+/* ---- rows -------------------------------------------------------------------------------------*/
+
+enum { N = 60 };
+
+static float row[MOST];
+static double exact[MOST];
+
+static int fill_row(void **state) {
+    (void)state;
+    dice d = {11, 0};
+    for (int i = 0; i < MOST; i++) {
+        row[i] = (float)(5 * roll_unit(&d));
+        exact[i] = (double)row[i];
+    }
+    return 0;
+}
+
+static const di_sample_input plain_row = {.logits = row};
+
+static void test_temperature(void **state) {
+    (void)state;
+    static const double values[] = {0.3, 2.5};
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+        di_sample_params p = default_params();
+        p.shape.temperature = values[i];
+        check(p, plain_row, exact, N);
+    }
+}
+
+static void test_a_vocabulary_of_500(void **state) {
+    (void)state;
+    check(default_params(), plain_row, exact, 500);
+}
+
+static void test_top_k(void **state) {
+    (void)state;
+    di_sample_params p = default_params();
+    p.shape.top_k = 7;
+    check(p, plain_row, exact, N);
+}
+
+static void test_top_p(void **state) {
+    (void)state;
+    di_sample_params p = default_params();
+    p.shape.top_p = 0.8;
+    check(p, plain_row, exact, N);
+}
+
+static void test_min_p(void **state) {
+    (void)state;
+    di_sample_params p = default_params();
+    p.shape.min_p = 0.2;
+    check(p, plain_row, exact, N);
+}
+
+static void test_all_filters_together(void **state) {
+    (void)state;
+    di_sample_params p = default_params();
+    p.shape = (di_sampling){.temperature = 0.7, .top_k = 20, .top_p = 0.9, .min_p = 0.05};
+    check(p, plain_row, exact, N);
+}
+
+static void test_penalties(void **state) {
+    (void)state;
+    static const int32_t prompt[] = {3, 7, 7, 20}, output[] = {7, 8, 8, 8, 40};
+    static const int times[N] = {[7] = 1, [8] = 3, [40] = 1};
+    double x[N];
+    di_error err;
+    di_sample_history h;
+    di_sample_params p = default_params();
+    p.repetition_penalty = 1.3;
+    p.presence_penalty = 0.4;
+    p.frequency_penalty = -0.25;
+    assert_true(di_sample_history_create(&h, &p, N, prompt, 4, 5, &err));
+    memcpy(x, exact, sizeof x);
+    for (int i = 0; i < 5; i++) {
+        assert_true(di_sample_history_push(&h, output[i], &err));
+    }
+    for (int i = 0; i < N; i++) {
+        bool seen = i == 3 || i == 20 || times[i];
+        x[i] = seen ? (x[i] > 0 ? x[i] / 1.3 : x[i] * 1.3) : x[i];
+        x[i] -= times[i] ? 0.4 - 0.25 * times[i] : 0;
+    }
+    di_sample_input in = plain_row;
+    in.history = &h;
+    check(p, in, x, N);
+    di_sample_history_destroy(&h);
+}
+
+static void test_logit_bias(void **state) {
+    (void)state;
+    static const di_logit_bias bias[] = {{0, 1.5}, {17, -2}, {59, 3}};
+    double x[N];
+    di_sample_params p = default_params();
+    p.logit_bias = bias;
+    p.num_logit_bias = 3;
+    memcpy(x, exact, sizeof x);
+    for (int i = 0; i < 3; i++) {
+        x[bias[i].id] += bias[i].bias;
+    }
+    check(p, plain_row, x, N);
+}
+
+static void test_bans(void **state) {
+    (void)state;
+    static const int32_t allowed[] = {1, 2, 3, 5, 8, 13, 21, 34, 55}, stop[] = {8}, word[] = {21};
+    static const di_token_list words[] = {{word, 1}};
+    const uint32_t mask[] = {~(uint32_t)(1 << 13), ~(uint32_t)0};
+    double x[N];
+    di_sample_params p = default_params();
+    p.allowed_token_ids = (di_token_list){allowed, 9};
+    p.stop_token_ids = (di_token_list){stop, 1};
+    p.eos_token_id = 1;
+    p.min_tokens = 1;
+    p.bad_words = words;
+    p.num_bad_words = 1;
+    for (int i = 0; i < N; i++) {
+        bool legal = i == 2 || i == 3 || i == 5 || i == 34 || i == 55;
+        x[i] = legal ? exact[i] : -INFINITY;
+    }
+    di_sample_input in = plain_row;
+    in.grammar_mask = mask;
+    check(p, in, x, N);
+}
+
+/* Requests of the same prompt differ in their seeds, not their positions: those must be as good. */
+static void test_draws_over_seeds(void **state) {
+    (void)state;
+    static int counts[N];
+    law l = exact_law(exact, N, &(di_sampling){1, 1, 0, -1});
+    for (int seeded = 0; seeded < 2; seeded++) {
+        di_sample_params p = default_params();
+        p.seeded = seeded;
+        memset(counts, 0, sizeof counts);
+        for (uint64_t seed = 0; seed < DRAWS; seed++) {
+            di_sample_input in = {.logits = row, .seed = seed, .position = 100};
+            di_sampled out;
+            assert_true(di_sample_row(&p, &in, scratch_of(N), &out, NULL));
+            counts[out.token]++;
+        }
+        chi_square c = measure(counts, &l);
+        assert_true(c.value < c.limit);
+    }
+}
+
+static void test_a_temperature_wrong_by_a_percent_is_found(void **state) {
+    (void)state;
+    static int counts[N];
+    for (int seeded = 0; seeded < 2; seeded++) {
+        di_sample_params p = default_params();
+        p.seeded = seeded;
+        p.shape.temperature = DRAWS < 1000000 ? 1.04 : 1.01;
+        draw_many(&p, plain_row, N, 20 + (uint64_t)seeded, counts);
+        law l = exact_law(exact, N, &(di_sampling){1, 1, 0, -1});
+        chi_square c = measure(counts, &l);
+        assert_true(c.value > c.limit);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_temperature),
+        cmocka_unit_test(test_a_vocabulary_of_500),
+        cmocka_unit_test(test_top_k),
+        cmocka_unit_test(test_top_p),
+        cmocka_unit_test(test_min_p),
+        cmocka_unit_test(test_all_filters_together),
+        cmocka_unit_test(test_penalties),
+        cmocka_unit_test(test_logit_bias),
+        cmocka_unit_test(test_bans),
+        cmocka_unit_test(test_draws_over_seeds),
+        cmocka_unit_test(test_a_temperature_wrong_by_a_percent_is_found),
+    };
+    int failed = cmocka_run_group_tests(tests, fill_row, NULL);
+    scratch_of(0);
+    return failed;
+}
