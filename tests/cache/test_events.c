@@ -489,6 +489,10 @@ static void open_world(world *w, uint64_t seed, bool compare, uint64_t hash_mask
         fail_msg("%s", err.message);
     }
     w->cache->hasher.mask = hash_mask;
+    for (size_t i = 0; i < sizeof w->cache->hasher.secret;
+         i++) { /* collisions come from the seed */
+        w->cache->hasher.secret[i] = (uint8_t)below(w, 256);
+    }
 }
 
 /* All is given back at the end. */
