@@ -226,11 +226,11 @@ static bool part_ok(const di_model *m, const di_model_rows *p, int i, di_error *
         return di_fail(err, DI_ERR_ARGUMENT, "sequence %d: blocks reserved for %d tokens, not %lld",
                        i, p->num_blocks * DI_BLOCK_TOKENS, (long long)end);
     }
-    for (int t = 0; t < p->num_tokens; t++) {
+    for (long long t = 0; t < p->num_tokens; t++) {
         if (p->tokens[t] < 0 || p->tokens[t] >= c->vocab_size) {
             return di_fail(err, DI_ERR_ARGUMENT,
                            "token id %d at position %lld, allowed are 0 to %d", p->tokens[t],
-                           (long long)(p->pos0 + t), c->vocab_size - 1);
+                           p->pos0 + t, c->vocab_size - 1);
         }
     }
     if (p->num_logits < 0 || p->num_logits > kept_tokens(p)) {

@@ -105,11 +105,11 @@ void di_ref_index_topk(di_backend *be, const di_step *step, int source, int rati
                        bool build, int max_blocks, int block_size, int32_t *topk) {
     float factor = (float)(1 / sqrt((double)key_dim) / sqrt((double)heads));
     float *query = di_ref_scratch(be, (size_t)heads * (size_t)key_dim, sizeof *query);
-    float *weight = di_ref_scratch(be, (size_t)(heads + key_dim), sizeof *weight);
+    float *weight = di_ref_scratch(be, (size_t)heads + (size_t)key_dim, sizeof *weight);
     float *key = weight ? weight + heads : NULL;
     for (int i = 0; query && weight && i < step->num_seqs; i++) {
         const di_seq_rows *s = &step->seqs[i];
-        for (int t = 0; t < s->num_rows; t++) {
+        for (int64_t t = 0; t < s->num_rows; t++) {
             size_t row = (size_t)(s->row0 + t);
             int64_t n = (s->pos0 + t + 1) / ratio;
             float *scores = di_ref_scratch(be, (size_t)n, sizeof *scores);
@@ -157,7 +157,7 @@ static bool list_key(const di_step *step, const di_seq_rows *s, int64_t p, int s
                            dim, out);
         return true;
     }
-    int32_t entry = topk[slot - window];
+    int32_t entry = topk ? topk[slot - window] : -1;
     if (entry < 0) {
         return false;
     }
@@ -211,7 +211,7 @@ void di_ref_attention(di_backend *be, const di_step *step, int layer, int window
     double *acc = di_ref_scratch(be, (size_t)dim, sizeof *acc);
     for (int i = 0; keys && filled && acc && i < step->num_seqs; i++) {
         const di_seq_rows *s = &step->seqs[i];
-        for (int t = 0; t < s->num_rows; t++) {
+        for (int64_t t = 0; t < s->num_rows; t++) {
             size_t row = (size_t)(s->row0 + t);
             for (int j = 0; j < slots; j++) {
                 filled[j] = list_key(step, s, s->pos0 + t, j, layer, window, source, ratio, records,
