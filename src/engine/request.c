@@ -170,12 +170,14 @@ static bool read_params(const di_engine *e, const di_request_params *p, di_sampl
     word_list words = {0};
     di_sample_params s;
     di_logit_bias *bias = di_calloc(p->num_logit_bias, sizeof *bias);
-    bool ok = bias || di_fail(err, DI_ERR_NO_MEMORY, "no memory for %zu biases", p->num_logit_bias);
-    ok = ok && make_words(e, p, &words, err);
+    if (!bias) {
+        return di_fail(err, DI_ERR_NO_MEMORY, "no memory for %zu biases", p->num_logit_bias);
+    }
+    for (size_t i = 0; i < p->num_logit_bias; i++) {
+        bias[i] = (di_logit_bias){p->logit_bias[i].token_id, (double)p->logit_bias[i].bias};
+    }
+    bool ok = make_words(e, p, &words, err);
     if (ok) {
-        for (size_t i = 0; i < p->num_logit_bias; i++) {
-            bias[i] = (di_logit_bias){p->logit_bias[i].token_id, (double)p->logit_bias[i].bias};
-        }
         fill_params(e, p, &words, bias, &s);
         ok = di_sample_params_check(&s, e->parts.weights->config.vocab_size, err) &&
              (*out = di_sample_params_clone(&s, err));
