@@ -11,7 +11,8 @@
 
 enum { LONGEST = 16, TOKENS = LONGEST * DI_BLOCK_TOKENS };
 
-static const di_hash no_salt, other_salt = {.low = 0, .high = 1};
+static const di_hash no_salt;
+static di_hash other_salt; /* set by main */
 
 typedef struct world {
     di_config c;
@@ -412,6 +413,7 @@ static void test_a_hash_depends_on_each_token_and_on_all_in_front(void **state) 
     assert_true(di_hash_equal(plain, di_hasher_next(&h, no_salt, tokens)));
     assert_false(di_hash_equal(plain, di_hasher_next(&h, other_salt, tokens)));
     assert_false(di_hash_equal(plain, di_hasher_next(&h, plain, tokens)));
+    assert_false(di_hash_equal(di_hash_text("a", 1), di_hash_text("b", 1)));
     for (int i = 0; i < DI_BLOCK_TOKENS; i++) {
         tokens[i] = 1;
         assert_false(di_hash_equal(plain, di_hasher_next(&h, no_salt, tokens)));
@@ -420,6 +422,7 @@ static void test_a_hash_depends_on_each_token_and_on_all_in_front(void **state) 
 }
 
 int main(void) {
+    other_salt = di_hash_text("another tenant", 14);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tenants_never_share),
         cmocka_unit_test(test_least_recently_used_ends_go_first),

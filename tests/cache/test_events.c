@@ -224,7 +224,11 @@ static di_prefix_hit shadow_match(world *w, const text *t, int64_t n, int64_t li
     if (touch && resume > 0) {
         w->snapshots[find_snapshot(w, key_of(t, resume))].stamp = ++w->clock;
     }
-    return (di_prefix_hit){.resume = resume * DI_BLOCK_TOKENS, .matched = found * DI_BLOCK_TOKENS};
+    di_prefix_hit hit = {.resume = resume * DI_BLOCK_TOKENS, .matched = found * DI_BLOCK_TOKENS};
+    for (int i = 0; i < resume; i++) {
+        hit.held += w->blocks[which[i]].refs > 0 ? DI_BLOCK_TOKENS : 0;
+    }
+    return hit;
 }
 
 static di_prefix_hit match(world *w, const text *t, int64_t n, int64_t limit) {
@@ -233,6 +237,7 @@ static di_prefix_hit match(world *w, const text *t, int64_t n, int64_t limit) {
         di_prefix_hit wanted = shadow_match(w, t, n, limit, true);
         assert_int_equal(hit.resume, wanted.resume);
         assert_int_equal(hit.matched, wanted.matched);
+        assert_int_equal(hit.held, wanted.held);
     }
     assert_true(hit.resume <= (limit > 0 ? limit : 0) && hit.resume <= hit.matched &&
                 hit.matched <= n);

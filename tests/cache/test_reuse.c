@@ -172,10 +172,12 @@ static void test_a_prefix_can_be_shared_in_mid_request(void **state) {
     close_world(&w);
 }
 
-static void test_a_prompt_resumes_at_every_block_border(void **state) {
+/* Then another request needs the memory of the newer half: what is left still serves. */
+static void test_a_prompt_resumes_at_every_block_border_also_partly_evicted(void **state) {
     (void)state;
     enum { LENGTH = 600 };
     static world w;
+    di_error err = {0};
     di_seq seq;
     open_world(&w, "models/demo", LENGTH);
     open_at(&w, &seq, no_salt, w.tokens, 0);
@@ -188,6 +190,12 @@ static void test_a_prompt_resumes_at_every_block_border(void **state) {
         open_at(&w, &seq, no_salt, w.tokens, border);
         ends_as_cold(&w, &seq, LENGTH, ROWS);
     }
+    assert_true(di_seq_open(w.f.cache, &seq, no_salt, &err));
+    assert_true(di_seq_reserve(w.f.cache, &seq, (BLOCKS - 2) * DI_BLOCK_TOKENS, &err));
+    di_seq_close(w.f.cache, &seq);
+    assert_int_equal(resume_of(&w, no_salt, LENGTH), 256);
+    open_at(&w, &seq, no_salt, w.tokens, 256);
+    ends_as_cold(&w, &seq, LENGTH, 100);
     close_world(&w);
 }
 
@@ -326,7 +334,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_prompt_after_another_request_resumes_and_ends_the_same),
         cmocka_unit_test(test_a_prefix_can_be_shared_in_mid_request),
-        cmocka_unit_test(test_a_prompt_resumes_at_every_block_border),
+        cmocka_unit_test(test_a_prompt_resumes_at_every_block_border_also_partly_evicted),
         cmocka_unit_test(test_decoding_leaves_the_state_that_prefill_leaves),
         cmocka_unit_test(test_state_comes_back_from_the_host_into_other_blocks),
         cmocka_unit_test(test_state_from_the_host_joins_a_prefix_that_stayed),
