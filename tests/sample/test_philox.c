@@ -31,10 +31,32 @@ static void test_position_kind_and_index_fill_the_counter(void **state) {
     assert_memory_equal(a, b, sizeof a);
 }
 
+static void test_choices_have_distinct_repeatable_seeds(void **state) {
+    (void)state;
+    enum { SEEDS = 20, CHOICES = 100 };
+    uint64_t seen[SEEDS * CHOICES];
+    int count = 0;
+    for (uint64_t seed = 0; seed < SEEDS; seed++) {
+        for (uint32_t choice = 0; choice < CHOICES; choice++) {
+            uint64_t s = di_seed_of_choice(seed, choice);
+            assert_int_equal(s, di_seed_of_choice(seed, choice));
+            for (int i = 0; i < count; i++) {
+                assert_true(s != seen[i]);
+            }
+            seen[count++] = s;
+        }
+        assert_int_equal(di_seed_of_choice(seed, 0), seed); /* one choice or many: the same first */
+    }
+    uint32_t words[4];
+    di_philox(42, (const uint32_t[]){3, 0, 5, 0}, words);
+    assert_int_equal(di_seed_of_choice(42, 3), (uint64_t)words[0] << 32 | words[1]);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_words_equal_the_published_ones),
         cmocka_unit_test(test_position_kind_and_index_fill_the_counter),
+        cmocka_unit_test(test_choices_have_distinct_repeatable_seeds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
