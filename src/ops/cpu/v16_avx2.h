@@ -20,7 +20,13 @@ typedef struct v16_grid {
     __m256 half_scale;
 } v16_grid;
 
-enum { V16_TILE_ROWS = 2, V16_TILE_COLS = 3, V16_FEW_ROWS = 2 };
+enum {
+    V16_TILE_ROWS = 2,
+    V16_TILE_COLS = 3,
+    V16_ONE_COLS = 4,
+    V16_FEW_ROWS = 2,
+    V16_FEW_COLS = 2,
+};
 
 static inline v16 v16_load(const float *p) {
     return (v16){_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)};

@@ -16,7 +16,13 @@ typedef __m256i v16_codes;
 typedef __m256i v16_flags;
 typedef __m512 v16_grid;
 
-enum { V16_TILE_ROWS = 4, V16_TILE_COLS = 6, V16_FEW_ROWS = 4 };
+enum {
+    V16_TILE_ROWS = 4,
+    V16_TILE_COLS = 6,
+    V16_ONE_COLS = 8,
+    V16_FEW_ROWS = 4,
+    V16_FEW_COLS = 4,
+};
 
 static inline v16 v16_load(const float *p) {
     return _mm512_loadu_ps(p);
