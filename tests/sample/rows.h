@@ -29,7 +29,7 @@ static inline di_sample_params default_params(void) {
 /* Checks the parameters and draws; any error fails the test. */
 static inline di_sampled sample(const di_sample_params *p, const di_sample_input *in, int size) {
     di_error err = {0};
-    di_sampled out;
+    di_sampled out = {0};
     if (!di_sample_params_check(p, size, &err) ||
         !di_sample_row(p, in, scratch_of(size), &out, &err)) {
         fail_msg("%s", err.message);

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#pragma GCC push_options
 #if !defined(__clang__)
+#pragma GCC push_options
 #pragma GCC optimize("O0")
 #endif
 #define DI_ROW_KERNELS      unoptimised
@@ -12,7 +12,9 @@
 #include "sample/kernels.h"
 extern const di_row_kernels unoptimised;
 #include "sample/kernels.inc"
+#if !defined(__clang__)
 #pragma GCC pop_options
+#endif
 
 #include "sample/rows.h"
 

@@ -5,29 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "sample/philox.h"
-#include "sample/row.h"
-#include "support/cmocka.h"
+#include "sample/rows.h"
 
 enum { VOCAB = 129280 };
 
 static float row[VOCAB];
 
 static const di_sampling plain = {.temperature = 1, .top_p = 1, .min_p = 0, .top_k = -1};
-
-/* One scratch for every vocabulary size; made anew when the size changes. */
-static di_sample_scratch *scratch;
-
-static di_sample_scratch *scratch_of(int n) {
-    static int size;
-    if (n != size) {
-        di_sample_scratch_destroy(scratch);
-        scratch = di_sample_scratch_create(n, NULL);
-        assert_non_null(scratch);
-        size = n;
-    }
-    return scratch;
-}
 
 static bool try_draw(const float *x, int n, di_sampling shape, uint64_t seed, uint64_t position,
                      di_sampled *d, di_error *err) {
@@ -41,7 +25,7 @@ static bool try_draw(const float *x, int n, di_sampling shape, uint64_t seed, ui
 
 static di_sampled draw(const float *x, int n, di_sampling shape, uint64_t seed, uint64_t position) {
     di_error err = {0};
-    di_sampled d;
+    di_sampled d = {0};
     if (!try_draw(x, n, shape, seed, position, &d, &err)) {
         fail_msg("%s", err.message);
     }
@@ -92,7 +76,7 @@ static void test_golden_vectors(void **state) {
  */
 static void test_single_weights(void **state) {
     (void)state;
-    static const struct {
+    const struct {
         float y;
         uint64_t weight;
     } cases[] = {
@@ -277,6 +261,6 @@ int main(void) {
         cmocka_unit_test(test_kept_set_equals_that_of_a_sort),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    di_sample_scratch_destroy(scratch);
+    scratch_of(0);
     return failed;
 }
