@@ -12,6 +12,8 @@
 #include "sample/params.h"
 #include "sched/sched.h"
 
+enum { DI_MAX_CHOICES = 128 };
+
 struct di_request;
 
 struct di_engine {
@@ -56,7 +58,7 @@ bool di_struct_read(void *ours, size_t our_bytes, const void *theirs, const char
 /* Reads FOLDER/generation_config.json if there is one. */
 bool di_defaults_read(di_sampling *defaults, const char *folder, di_error *err);
 
-/* A copy of the caller's parameters in our layout; values are checked by di_request_create. */
+/* A copy of the caller's parameters in our layout, everything checked that needs no engine. */
 bool di_params_read(di_request_params *ours, const di_request_params *theirs, di_error *err);
 
 /* The prompt's ids, at least one, all within the vocabulary and no more than max_model_len. */

@@ -75,17 +75,69 @@ void di_request_params_init(const di_engine *engine, di_request_params *params,
     memcpy(params, &ours, struct_bytes < sizeof ours ? struct_bytes : sizeof ours);
 }
 
+static bool int_in(const char *name, int64_t value, int64_t low, int64_t high, di_error *err) {
+    return (value >= low && value <= high) ||
+           di_fail(err, DI_ERR_ARGUMENT, "%s is %lld, allowed are %lld to %lld", name,
+                   (long long)value, (long long)low, (long long)high);
+}
+
+static bool real_in(const char *name, double value, double low, double high, di_error *err) {
+    return (value >= low && value <= high) || /* false for a NaN */
+           di_fail(err, DI_ERR_ARGUMENT, "%s is %g, allowed are %g to %g", name, value, low, high);
+}
+
+static bool list_is_there(const char *name, const void *list, size_t count, di_error *err) {
+    return list || count == 0 ||
+           di_fail(err, DI_ERR_ARGUMENT, "%s is NULL with %zu elements", name, count);
+}
+
+static bool check_numbers(const di_request_params *p, di_error *err) {
+    di_sampling shape = {p->temperature, p->top_p, p->min_p, p->top_k};
+    if (p->max_tokens < 0 || p->max_tokens > INT32_MAX) { /* 0 is how absence is written */
+        return di_fail(err, DI_ERR_ARGUMENT, "max_tokens is %lld, allowed are 1 to %d",
+                       (long long)p->max_tokens, INT32_MAX);
+    }
+    return di_sampling_check(&shape, err) && int_in("n", p->n, 1, DI_MAX_CHOICES, err) &&
+           real_in("repetition_penalty", p->repetition_penalty, DI_MIN_REPETITION_PENALTY,
+                   DI_MAX_REPETITION_PENALTY, err) &&
+           real_in("presence_penalty", p->presence_penalty, -2, 2, err) &&
+           real_in("frequency_penalty", p->frequency_penalty, -2, 2, err) &&
+           int_in("min_tokens", p->min_tokens, 0, INT32_MAX, err) &&
+           int_in("top_logprobs", p->top_logprobs, 0, DI_MAX_LOGPROBS, err) &&
+           real_in("deadline", p->deadline, 0, 1e9, err);
+}
+
+static bool check_lists(const di_request_params *p, di_error *err) {
+    return list_is_there("stop", p->stop, p->num_stop, err) &&
+           list_is_there("stop_token_ids", p->stop_token_ids, p->num_stop_token_ids, err) &&
+           list_is_there("bad_words", p->bad_words, p->num_bad_words, err) &&
+           list_is_there("logit_bias", p->logit_bias, p->num_logit_bias, err) &&
+           list_is_there("allowed_token_ids", p->allowed_token_ids, p->num_allowed_token_ids,
+                         err) &&
+           list_is_there("golden_token_ids", p->golden_token_ids, p->num_golden_token_ids, err);
+}
+
+/* What depends on two parameters. */
+static bool check_together(const di_request_params *p, di_error *err) {
+    if (p->max_tokens > 0 && p->min_tokens > p->max_tokens) {
+        return di_fail(err, DI_ERR_ARGUMENT, "min_tokens is %lld, max_tokens only %lld",
+                       (long long)p->min_tokens, (long long)p->max_tokens);
+    }
+    if (p->num_golden_token_ids > 0 && p->n > 1) {
+        return di_fail(err, DI_ERR_ARGUMENT, "n is %d, with golden_token_ids only 1 is allowed",
+                       p->n);
+    }
+    if (p->top_logprobs > 0 && !p->logprobs && !p->prompt_logprobs) {
+        return di_fail(err, DI_ERR_ARGUMENT,
+                       "top_logprobs is %d without logprobs or prompt_logprobs", p->top_logprobs);
+    }
+    return true;
+}
+
 bool di_params_read(di_request_params *ours, const di_request_params *theirs, di_error *err) {
     di_request_params_init(NULL, ours, sizeof *ours);
-    if (!di_struct_read(ours, sizeof *ours, theirs, "di_request_params", err)) {
-        return false;
-    }
-    if (ours->max_tokens < 0 || ours->max_tokens > INT32_MAX) {
-        return di_fail(err, DI_ERR_ARGUMENT, "max_tokens is %lld, allowed are 1 to %d",
-                       (long long)ours->max_tokens, INT32_MAX);
-    }
-    di_sampling p = {ours->temperature, ours->top_p, ours->min_p, ours->top_k};
-    return di_sampling_check(&p, err);
+    return di_struct_read(ours, sizeof *ours, theirs, "di_request_params", err) &&
+           check_numbers(ours, err) && check_lists(ours, err) && check_together(ours, err);
 }
 
 bool di_request_params_check(const di_request_params *params, di_error *err) {

@@ -10,35 +10,20 @@
 #include "engine/internal.h"
 #include "sample/philox.h"
 
-enum { MAX_CHOICES = 128 };
-
 /* ---- numbers
  * -----------------------------------------------------------------------------------*/
 
+/* Beyond di_params_read: what this engine can do. */
 static bool check_numbers(const di_engine *e, const di_request_params *p, di_error *err) {
-    if (p->n < 1 || p->n > MAX_CHOICES) {
-        return di_fail(err, DI_ERR_ARGUMENT, "n is %d, allowed are 1 to %d", p->n, MAX_CHOICES);
-    }
-    if (p->num_golden_token_ids > 0 && p->n > 1) {
-        return di_fail(err, DI_ERR_ARGUMENT, "n is %d, with golden_token_ids only 1 is allowed",
-                       p->n);
-    }
-    if (p->top_logprobs < 0 || p->top_logprobs > e->max_logprobs) {
-        return di_fail(err, DI_ERR_ARGUMENT, "top_logprobs is %d, allowed are 0 to %d",
+    if (p->top_logprobs > e->max_logprobs) {
+        return di_fail(err, DI_ERR_ARGUMENT,
+                       "top_logprobs is %d, allowed are 0 to %d (the engine's max_logprobs)",
                        p->top_logprobs, e->max_logprobs);
-    }
-    if (p->top_logprobs > 0 && !p->logprobs && !p->prompt_logprobs) {
-        return di_fail(err, DI_ERR_ARGUMENT, "top_logprobs is %d without logprobs",
-                       p->top_logprobs);
     }
     if (p->prompt_logprobs && e->replay_mode != DI_REPLAY_OFF) {
         return di_fail(err, DI_ERR_ARGUMENT,
                        "prompt_logprobs need every row of the prompt, which bounded replay leaves "
                        "out; open the engine without it");
-    }
-    if (!(p->deadline >= 0 && p->deadline <= 1e9)) {
-        return di_fail(err, DI_ERR_ARGUMENT, "deadline is %g s, allowed are 0 (none) to 1e9",
-                       p->deadline);
     }
     return true;
 }
@@ -306,7 +291,7 @@ di_request *di_request_create(const di_engine *e, di_queue *queue, const di_prom
     if (!di_params_read(&p, params, err)) {
         return NULL;
     }
-    int n = p.n >= 1 && p.n <= MAX_CHOICES ? p.n : 1;
+    int n = p.n;
     di_request *r = di_calloc(1, sizeof *r + (size_t)n * sizeof *r->choices);
     if (!r) {
         di_fail(err, DI_ERR_NO_MEMORY, "no memory for a request");

@@ -141,7 +141,8 @@ static bool check_golden(di_token_list list, int vocab_size, di_error *err) {
 
 static bool check_numbers(const di_sample_params *p, int vocab_size, di_error *err) {
     if (!di_sampling_check(&p->shape, err) ||
-        !real_in("repetition_penalty", p->repetition_penalty, 1e-6, 100, err) ||
+        !real_in("repetition_penalty", p->repetition_penalty, DI_MIN_REPETITION_PENALTY,
+                 DI_MAX_REPETITION_PENALTY, err) ||
         !real_in("presence_penalty", p->presence_penalty, -2, 2, err) ||
         !real_in("frequency_penalty", p->frequency_penalty, -2, 2, err) ||
         !int_in("min_tokens", p->min_tokens, 0, INT32_MAX, err) ||

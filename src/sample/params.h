@@ -18,6 +18,9 @@ enum { DI_SAMPLER_MAX_VOCAB = 131071 };
 #define DI_GREEDY_TEMPERATURE 1e-5 /* below it: argmax, and no random number is used */
 #define DI_MAX_TEMPERATURE    100.0
 
+#define DI_MIN_REPETITION_PENALTY 1e-6
+#define DI_MAX_REPETITION_PENALTY 100.0
+
 enum {
     DI_MAX_LOGPROBS = 1000,      /* likeliest tokens reported beside the chosen one */
     DI_MAX_BAD_WORDS = 1024,     /* sequences */
