@@ -82,6 +82,7 @@ typedef struct di_engine_options {
     bool synchronous;     /* a step is planned when the one before has been read; same answers */
     di_replay_mode replay_mode;
     int replay_keep_tokens; /* with a mode: at least window + 6, the model's window being 128 */
+    bool time_ops;          /* keep times of the model's operations: di_engine_print_op_times */
     const char
         *trace_file; /* Chrome trace of the steps, written while the engine runs; NULL = none */
 } di_engine_options;
@@ -147,7 +148,7 @@ typedef struct di_request_params {
     bool ignore_eos;           /* the end-of-sentence token does not end the answer */
     bool logprobs;             /* compute the log-probability of each token */
     int n;                     /* answers, 1 to 128; with a seed each has its own, made from it */
-    double repetition_penalty; /* above 0, up to 10; 1 = off; for tokens of prompt and answer */
+    double repetition_penalty; /* 1e-6 to 100; 1 = off; for tokens of prompt and answer */
     double presence_penalty;   /* -2 to 2; 0 = off */
     double frequency_penalty;  /* -2 to 2; 0 = off */
     int64_t min_tokens;        /* no end before so many tokens */
@@ -307,6 +308,9 @@ typedef struct di_engine_stats {
 } di_engine_stats;
 
 DI_API void di_engine_get_stats(di_engine *engine, di_engine_stats *stats);
+
+/* With time_ops: where the steps' time went, a table on `stream` (a FILE *). Call it at rest. */
+DI_API void di_engine_print_op_times(di_engine *engine, void *stream);
 
 #ifdef __cplusplus
 }

@@ -116,6 +116,7 @@ static bool open_parts(di_engine *e, const di_engine_options *o, di_error *err) 
         .kv_memory = o->kv_memory,
         .no_prefix_cache = o->no_prefix_cache,
         .replay_by_mask = o->replay_mode == DI_REPLAY_MASK,
+        .time_ops = o->time_ops,
         .progress = o->progress,
         .user = o->user,
     };
@@ -220,6 +221,10 @@ void di_engine_get_stats(di_engine *e, di_engine_stats *stats) {
     ours.block_tokens = DI_BLOCK_TOKENS;
     size_t bytes = ours.struct_bytes = stats->struct_bytes;
     memcpy(stats, &ours, bytes < sizeof ours ? bytes : sizeof ours);
+}
+
+void di_engine_print_op_times(di_engine *e, void *stream) {
+    di_parts_print_times(&e->parts, stream);
 }
 
 /* ---- requests

@@ -12,6 +12,7 @@
 #include "cache/layout.h"
 #include "ops/cpu/cpu.h"
 #include "ops/ref/ref.h"
+#include "ops/timed.h"
 #include "text/token_map.h"
 
 enum { OPEN_STEPS = 4, MAX_BACKTRACKING = 6 };
@@ -25,7 +26,21 @@ static bool open_backend(di_parts *e, const di_parts_options *o, di_error *err) 
     } else {
         e->backend = di_cpu_create(&(di_cpu_options){.threads = o->threads}, err);
     }
+    if (e->backend && o->time_ops) {
+        di_backend *timed = di_timed_create(e->backend, err);
+        if (!timed) {
+            return false;
+        }
+        e->backend = timed;
+        e->time_ops = true;
+    }
     return e->backend != NULL;
+}
+
+void di_parts_print_times(const di_parts *p, FILE *out) {
+    if (p->time_ops) {
+        di_timed_print(p->backend, out);
+    }
 }
 
 /* Prompts are laid out with the tokenizer's control tokens, answers end at the configuration's. */

@@ -3,6 +3,8 @@
 #ifndef DI_ENGINE_PARTS_H
 #define DI_ENGINE_PARTS_H
 
+#include <stdio.h>
+
 #include "cache/cache.h"
 #include "model/model.h"
 #include "ops/ops.h"
@@ -19,6 +21,7 @@ typedef struct di_parts_options {
     int max_rows, max_logits; /* of a step */
     int64_t kv_memory;        /* bytes for cached state; 0 = a quarter of what is free */
     bool no_prefix_cache, replay_by_mask;
+    bool time_ops; /* the backend keeps times (ops/timed.h); printed by di_parts_print_times */
     void (*progress)(void *user, int done, int total);
     void *user;
 } di_parts_options;
@@ -32,10 +35,14 @@ typedef struct di_parts {
     di_model *model;
     int64_t max_model_len;
     int64_t num_blocks;
+    bool time_ops;
 } di_parts;
 
 /* On failure nothing is left open. */
 bool di_parts_open(di_parts *p, const di_parts_options *o, di_error *err);
+/* The table of ops by time; nothing unless time_ops was set. */
+void di_parts_print_times(const di_parts *p, FILE *out);
+
 void di_parts_close(di_parts *p); /* of all zero: nothing */
 
 #endif
