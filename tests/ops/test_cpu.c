@@ -790,6 +790,45 @@ static void test_buffers_are_aligned_and_carry_bytes(void **state) {
     be->ops->destroy(be);
 }
 
+/* Each allocation of an op failing in turn: nothing crashes, sync says so once, and after that the
+ * same backend works. Without the test build's failing allocator, the round without a fault. */
+static void check_lack_of_memory(case_fn *f) {
+    bool failed = true;
+    for (uint64_t nth = 1; failed; nth++) {
+        static results r;
+        arrays a = {.seed = 42};
+        di_error err = {0};
+        di_backend *be = di_cpu_create(&(di_cpu_options){.threads = 2}, NULL);
+        r.n = 0;
+        di_alloc_fail_at(nth);
+        f(be, &a, &r);
+        failed = di_alloc_fail_at(0) >= nth;
+        assert_int_equal(be->ops->sync(be, &err), !failed);
+        if (failed) {
+            assert_int_equal(err.code, DI_ERR_NO_MEMORY);
+            assert_true(be->ops->sync(be, &err));
+            arrays_free(&a);
+            a.seed = 42;
+            r.n = 0;
+            f(be, &a, &r);
+            assert_true(be->ops->sync(be, &err));
+        }
+        be->ops->destroy(be);
+        arrays_free(&a);
+    }
+}
+
+static void test_lack_of_memory_is_reported_by_sync_and_passes(void **state) {
+    (void)state;
+    check_lack_of_memory(products);
+    check_lack_of_memory(grouped_products);
+    check_lack_of_memory(hyper_connections);
+    check_lack_of_memory(routing);
+    check_lack_of_memory(experts);
+    check_lack_of_memory(ngrams);
+    check_lack_of_memory(states);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows_are_gathered_and_embedded_as_by_the_oracle),
@@ -810,6 +849,7 @@ int main(void) {
         cmocka_unit_test(test_a_row_alone_has_the_bits_it_has_among_others),
         cmocka_unit_test(test_create_refuses_what_it_cannot_do),
         cmocka_unit_test(test_buffers_are_aligned_and_carry_bytes),
+        cmocka_unit_test(test_lack_of_memory_is_reported_by_sync_and_passes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

