@@ -1,0 +1,234 @@
+#include "support/requests.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "support/cmocka.h"
+
+di_prompt text_prompt(const char *text) {
+    di_prompt p;
+    di_prompt_init(&p, sizeof p);
+    p.text = text;
+    return p;
+}
+
+di_prompt messages_prompt(const char *json) {
+    di_prompt p;
+    di_prompt_init(&p, sizeof p);
+    p.messages = json;
+    return p;
+}
+
+di_prompt ids_prompt(const int32_t *ids, size_t count) {
+    di_prompt p;
+    di_prompt_init(&p, sizeof p);
+    p.token_ids = ids;
+    p.num_token_ids = count;
+    return p;
+}
+
+di_request_params greedy(int64_t max_tokens) {
+    di_request_params p;
+    di_request_params_init(NULL, &p, sizeof p);
+    p.temperature = 0;
+    p.max_tokens = max_tokens;
+    return p;
+}
+
+di_request_params seeded(uint64_t seed, int64_t max_tokens) {
+    di_request_params p = greedy(max_tokens);
+    p.temperature = 0.8;
+    p.top_p = 0.95;
+    p.has_seed = true;
+    p.seed = seed;
+    return p;
+}
+
+di_engine_options demo_options(void) {
+    di_engine_options o;
+    di_engine_options_init(&o, sizeof o);
+    o.model = "models/demo";
+    return o;
+}
+
+di_engine *open_engine(const di_engine_options *options) {
+    di_error err = {0};
+    di_engine *e = di_engine_open(options, &err);
+    if (!e) {
+        fail_msg("%s", err.message);
+    }
+    return e;
+}
+
+di_result *ask(di_engine *e, di_prompt prompt, di_request_params params) {
+    di_error err = {0};
+    di_result *r = di_generate(e, &prompt, &params, NULL, NULL, &err);
+    if (!r) {
+        fail_msg("%s", err.message);
+    }
+    return r;
+}
+
+void expect_same_tokens(const di_result *a, const di_result *b) {
+    assert_int_equal(a->num_token_ids, b->num_token_ids);
+    assert_memory_equal(a->token_ids, b->token_ids, a->num_token_ids * sizeof *a->token_ids);
+}
+
+/* ---- answers ---- */
+
+static void *grown(void *p, size_t count, size_t size) {
+    p = realloc(p, count * size);
+    assert_non_null(p);
+    return p;
+}
+
+static void put_tops(di_logprob *to, const di_token_info *info) {
+    for (int i = 0; i < ANSWER_TOPS; i++) {
+        to[i] = i < info->num_top ? info->top[i] : (di_logprob){-1, 0};
+    }
+}
+
+static void add_tokens(answer *a, const di_output *out) {
+    size_t old = a->num_tokens, n = old + out->num_token_ids;
+    if (n > a->token_capacity) {
+        a->token_capacity = 2 * n;
+        a->tokens = grown(a->tokens, 2 * n, sizeof *a->tokens);
+        if (out->logprobs) {
+            a->chosen = grown(a->chosen, 2 * n, sizeof *a->chosen);
+            a->tops = grown(a->tops, 2 * n, ANSWER_TOPS * sizeof *a->tops);
+        }
+    }
+    for (size_t i = old; i < n; i++) {
+        a->tokens[i] = out->token_ids[i - old];
+        if (out->logprobs) {
+            a->chosen[i] = out->logprobs[i - old].chosen;
+            put_tops(a->tops + i * ANSWER_TOPS, &out->logprobs[i - old]);
+        }
+    }
+    a->num_tokens = n;
+}
+
+static void add_prompt(answer *a, const di_output *out) {
+    size_t n = (size_t)out->prompt_tokens;
+    assert_null(a->prompt); /* told once */
+    a->prompt = grown(NULL, n, sizeof *a->prompt);
+    a->prompt_tops = grown(NULL, n, ANSWER_TOPS * sizeof *a->prompt_tops);
+    for (size_t i = 0; i < n; i++) {
+        a->prompt[i] = out->prompt_logprobs[i].chosen;
+        put_tops(a->prompt_tops + i * ANSWER_TOPS, &out->prompt_logprobs[i]);
+    }
+}
+
+void answer_add(answer *a, const di_output *out) {
+    assert_int_equal(a->lasts, 0); /* nothing comes after the last */
+    a->outputs++;
+    add_tokens(a, out);
+    if (out->prompt_logprobs) {
+        add_prompt(a, out);
+    }
+    a->text = grown(a->text, a->text_bytes + out->text_bytes + 1, 1);
+    memcpy(a->text + a->text_bytes, out->text, out->text_bytes + 1);
+    a->text_bytes += out->text_bytes;
+    a->prompt_tokens = out->prompt_tokens;
+    a->cached_tokens = out->cached_tokens;
+    a->seed = out->seed;
+    assert_int_equal(out->completion_tokens, a->num_tokens);
+    if (out->finish_reason != DI_FINISH_NONE) {
+        a->lasts++;
+        a->reason = out->finish_reason;
+        a->stop_token_id = out->stop_token_id;
+        a->error = out->error;
+        if (out->stop) {
+            strncpy(a->stop, out->stop, sizeof a->stop - 1);
+        }
+    }
+}
+
+void answer_clear(answer *a) {
+    free(a->tokens);
+    free(a->text);
+    free(a->chosen);
+    free(a->tops);
+    free(a->prompt);
+    free(a->prompt_tops);
+    *a = (answer){0};
+}
+
+static void expect_same_logprobs(const di_logprob *a, const di_logprob *b, size_t n) {
+    assert_int_equal(a != NULL, b != NULL);
+    for (size_t i = 0; a && i < n; i++) {
+        assert_int_equal(a[i].token_id, b[i].token_id);
+        assert_memory_equal(&a[i].logprob, &b[i].logprob, sizeof a[i].logprob);
+    }
+}
+
+void expect_same_answers(const answer *a, const answer *b) {
+    size_t prompt = (size_t)a->prompt_tokens;
+    assert_int_equal(a->num_tokens, b->num_tokens);
+    if (a->num_tokens > 0) {
+        assert_memory_equal(a->tokens, b->tokens, a->num_tokens * sizeof *a->tokens);
+    }
+    assert_int_equal(a->reason, b->reason);
+    assert_string_equal(a->text, b->text);
+    expect_same_logprobs(a->chosen, b->chosen, a->num_tokens);
+    expect_same_logprobs(a->tops, b->tops, a->num_tokens * ANSWER_TOPS);
+    expect_same_logprobs(a->prompt, b->prompt, prompt);
+    expect_same_logprobs(a->prompt_tops, b->prompt_tops, prompt * ANSWER_TOPS);
+}
+
+/* ---- queues ---- */
+
+di_queue *open_queue(di_engine *e) {
+    di_queue *q = di_queue_create(e, NULL);
+    assert_non_null(q);
+    return q;
+}
+
+uint64_t submit(di_engine *e, di_queue *q, di_prompt prompt, di_request_params params,
+                answer *answers) {
+    di_error err = {0};
+    uint64_t id = di_submit(e, q, &prompt, &params, answers, &err);
+    if (!id) {
+        fail_msg("%s", err.message);
+    }
+    return id;
+}
+
+void read_answers(di_queue *q, int lasts) {
+    while (lasts > 0) {
+        di_output *out = di_queue_wait(q, 60000);
+        if (!out) {
+            fail_msg("%d last outputs have not come within a minute", lasts);
+        }
+        answer_add((answer *)out->tag + out->index, out);
+        lasts -= out->finish_reason != DI_FINISH_NONE;
+        di_output_free(out);
+    }
+}
+
+answer answer_of(di_engine *e, di_prompt prompt, di_request_params params) {
+    answer a = {0};
+    di_queue *q = open_queue(e);
+    submit(e, q, prompt, params, &a);
+    read_answers(q, 1);
+    assert_null(di_queue_wait(q, 0));
+    di_queue_destroy(q);
+    return a;
+}
+
+void expect_whole_pools(di_engine *e) {
+    di_engine_stats s = {.struct_bytes = sizeof s};
+    for (int i = 0; i < 5000; i++) {
+        di_engine_get_stats(e, &s);
+        if (s.running + s.waiting == 0 && s.finished == s.requests &&
+            s.blocks_free + s.blocks_cached == s.blocks) {
+            return;
+        }
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+    fail_msg("%d run, %d wait, %llu of %llu requests have ended; of %lld blocks %lld are free and "
+             "%lld cached",
+             s.running, s.waiting, (unsigned long long)s.finished, (unsigned long long)s.requests,
+             (long long)s.blocks, (long long)s.blocks_free, (long long)s.blocks_cached);
+}
