@@ -309,6 +309,24 @@ typedef struct di_engine_stats {
 
 DI_API void di_engine_get_stats(di_engine *engine, di_engine_stats *stats);
 
+/* What one step did. */
+typedef struct di_step_stats {
+    uint64_t number; /* from 1 */
+    double seconds;  /* since the engine was opened, when its results had been read */
+    int sequences, tokens, prompt_tokens, completion_tokens;
+    int running, waiting; /* behind it */
+    int64_t blocks_used, blocks_cached;
+    uint64_t preemptions, prefix_tokens_hit; /* since the start */
+    double device_seconds;
+    double idle_seconds; /* the device waited so long for it though requests ran */
+    double host_seconds; /* of planning it and reading its results */
+} di_step_stats;
+
+/* Records of the steps behind number `after`, oldest first, at most `max` of them: an array of
+ * structs of step_bytes = sizeof(di_step_stats) each. Returns how many; the last 1024 are kept. */
+DI_API size_t di_engine_get_steps(di_engine *engine, uint64_t after, void *steps, size_t step_bytes,
+                                  size_t max);
+
 /* With time_ops: where the steps' time went, a table on `stream` (a FILE *). Call it at rest. */
 DI_API void di_engine_print_op_times(di_engine *engine, void *stream);
 

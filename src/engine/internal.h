@@ -12,7 +12,10 @@
 #include "sample/params.h"
 #include "sched/sched.h"
 
-enum { DI_MAX_CHOICES = 128 };
+enum {
+    DI_MAX_CHOICES = 128,
+    DI_KEPT_STEPS = 1024, /* whose records di_engine_get_steps has */
+};
 
 struct di_request;
 
@@ -35,6 +38,7 @@ struct di_engine {
     di_work *unread; /* submitted, results not read */
     di_trace *trace;
     double last_end; /* of the last step that was read; 0 after a rest */
+    double opened;   /* when the step thread began */
     pthread_t thread;
     bool started;
 
@@ -48,6 +52,7 @@ struct di_engine {
     uint64_t next_id;
     struct di_request *known; /* the same, newest first, for di_cancel */
     di_engine_stats stats;
+    di_step_stats steps[DI_KEPT_STEPS]; /* step n at n % DI_KEPT_STEPS */
 };
 
 /* Copies a caller's struct over one of ours: as many bytes as both have. False if the caller's was
@@ -63,6 +68,16 @@ bool di_params_read(di_request_params *ours, const di_request_params *theirs, di
 
 /* The prompt's ids, at least one, all within the vocabulary and no more than max_model_len. */
 bool di_prompt_encode(const di_engine *e, const di_prompt *prompt, di_ids *out, di_error *err);
+
+/* ---- stats.c, called by the step thread ---- */
+
+typedef struct di_step_tokens {
+    int prompt, completion;
+} di_step_tokens;
+
+/* What a step computes; before its results are read, for jobs that end are gone then. */
+di_step_tokens di_step_count(const di_plan *plan);
+void di_engine_note_step(di_engine *e, const di_work *w, di_step_tokens tokens, double host);
 
 /* The step thread (loop.c); its argument is the engine. */
 void *di_engine_loop(void *engine);

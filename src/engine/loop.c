@@ -16,6 +16,15 @@
 /* ---- ending
  * ------------------------------------------------------------------------------------*/
 
+static bool ended_by(const di_request *r, di_finish_reason reason) {
+    for (int i = 0; i < r->n; i++) {
+        if (r->choices[i].reason == reason) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* The step thread lets a request go when no queued step mentions any of its jobs. */
 static void retire(di_engine *e, di_request *r) {
     *r->link_live = r->next_live;
@@ -26,6 +35,8 @@ static void retire(di_engine *e, di_request *r) {
     pthread_mutex_lock(&e->lock);
     e->num_requests--;
     e->stats.finished++;
+    e->stats.cancelled += ended_by(r, DI_FINISH_ABORT);
+    e->stats.failed += ended_by(r, DI_FINISH_ERROR);
     *r->link_known = r->next_known;
     if (r->next_known) {
         r->next_known->link_known = r->link_known;
@@ -332,44 +343,6 @@ static void read_results(di_engine *e, di_work *w) {
 /* ---- the loop
  * ----------------------------------------------------------------------------------*/
 
-static void tell_stats(di_engine *e, const di_work *w, double host) {
-    di_sched_stats sched;
-    di_cache_stats cache;
-    di_sched_get_stats(e->sched, &sched);
-    di_cache_get_stats(e->parts.cache, &cache);
-    pthread_mutex_lock(&e->lock);
-    di_engine_stats *s = &e->stats;
-    s->steps++;
-    s->running = sched.running;
-    s->waiting = sched.waiting;
-    s->preemptions = sched.preemptions;
-    s->preempted_recomputed = sched.recomputed;
-    s->preempted_kept = sched.swapped;
-    s->blocks = cache.blocks;
-    s->blocks_free = cache.blocks_free;
-    s->blocks_cached = cache.blocks_cached;
-    s->prefix_tokens_asked = cache.tokens_asked;
-    s->prefix_tokens_hit = cache.tokens_hit;
-    s->step_tokens = w->plan.num_tokens;
-    s->step_sequences = w->plan.num_rows;
-    s->step_seconds = w->end - w->begin;
-    s->host_seconds = host;
-    s->host_seconds_total += host;
-    s->device_seconds += s->step_seconds;
-    if (e->last_end > 0) {
-        s->device_idle_seconds += w->begin - e->last_end;
-    }
-    for (int i = 0; i < w->plan.num_rows; i++) {
-        const di_plan_row *row = &w->plan.rows[i];
-        int64_t prompt = row->job->num_prompt - row->pos0;
-        prompt = prompt < 0 ? 0 : prompt < row->num_tokens ? prompt : row->num_tokens;
-        s->prompt_tokens += (uint64_t)prompt;
-        s->completion_tokens += row->sample;
-    }
-    pthread_mutex_unlock(&e->lock);
-    e->last_end = w->end;
-}
-
 /* Nothing runs: until somebody calls, or a deadline. */
 static void sleep_until_called(di_engine *e, double deadline) {
     e->last_end = 0;
@@ -391,14 +364,16 @@ static void sleep_until_called(di_engine *e, double deadline) {
 static void wait_and_read(di_engine *e, di_work *w, double planned) {
     di_device_wait(e->device, w);
     double start = di_now();
+    di_step_tokens tokens = di_step_count(&w->plan);
     read_results(e, w);
     double host = planned + (di_now() - start);
-    tell_stats(e, w, host);
+    di_engine_note_step(e, w, tokens, host);
     di_trace_step(e->trace, w, start, host);
 }
 
 void *di_engine_loop(void *arg) {
     di_engine *e = arg;
+    e->opened = di_now();
     for (;;) {
         double start = di_now();
         bool closing = take_inbox(e);

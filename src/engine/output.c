@@ -32,8 +32,11 @@ typedef struct output {
 /* ---- the step thread's side
  * --------------------------------------------------------------------*/
 
+/* The reader must not look at what the step thread may be writing: the job, `started`. */
 static void make_ready(di_choice *c) {
     di_queue *q = c->request->queue;
+    c->begun = c->started;
+    c->cached_tokens = c->job.cached_tokens;
     if (!c->outbox.ready) {
         c->outbox.ready = true;
         c->outbox.next = NULL;
@@ -147,7 +150,7 @@ static const char *stop_text(const di_choice *c) {
 
 static void fill_numbers(di_output *o, const di_choice *c) {
     const di_request *r = c->request;
-    double begun = c->started > 0 ? c->started : di_now();
+    double begun = c->begun > 0 ? c->begun : di_now();
     o->request = r->id;
     o->tag = r->tag;
     o->index = c->index;
@@ -156,7 +159,7 @@ static void fill_numbers(di_output *o, const di_choice *c) {
     o->error = c->error;
     o->prompt_done = c->prompt_done;
     o->prompt_tokens = (int64_t)r->prompt.count;
-    o->cached_tokens = c->job.cached_tokens;
+    o->cached_tokens = c->cached_tokens;
     o->completion_tokens = c->completion_tokens;
     o->seed = c->sampler.seed;
     o->queue_seconds = begun - r->submitted;

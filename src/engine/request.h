@@ -40,6 +40,7 @@ struct di_choice {
     di_stop_stream stop;
     di_buffer piece, text; /* of one token: before and after stop texts */
     int unread_row;        /* its row in the newest submitted step */
+    double started;        /* its first row was planned; 0 = not yet */
     bool failed;           /* its text could not be stored */
     bool retired;
     di_outbox outbox;
@@ -47,8 +48,8 @@ struct di_choice {
     di_finish_reason reason;
     int32_t stop_token;
     di_error error;
-    int64_t prompt_done, completion_tokens;
-    double started, first_token, last_token; /* 0 = not yet */
+    int64_t prompt_done, cached_tokens, completion_tokens;
+    double begun, first_token, last_token; /* 0 = not yet; begun: `started`, as told */
 };
 
 struct di_request {

@@ -1,0 +1,90 @@
+/* What the engine tells about its steps: sums since the start, and a record of each of the last
+ * ones. Written by the step thread, read by anybody, under the engine's lock. */
+#include <string.h>
+
+#include "base/clock.h"
+#include "engine/internal.h"
+#include "engine/request.h"
+
+/* To be taken before the results are read: a request that ends is gone afterwards. */
+di_step_tokens di_step_count(const di_plan *plan) {
+    di_step_tokens t = {0};
+    for (int i = 0; i < plan->num_rows; i++) {
+        const di_plan_row *row = &plan->rows[i];
+        const di_job *job = row->job;
+        int64_t prompt = job->num_prompt - row->pos0;
+        prompt = prompt < 0 ? 0 : prompt < row->num_tokens ? prompt : row->num_tokens;
+        t.prompt += (int)prompt;
+        t.completion += row->sample && !job->ended;
+    }
+    return t;
+}
+
+static void add_up(di_engine_stats *s, const di_step_stats *step) {
+    s->steps++;
+    s->running = step->running;
+    s->waiting = step->waiting;
+    s->preemptions = step->preemptions;
+    s->step_tokens = step->tokens;
+    s->step_sequences = step->sequences;
+    s->step_seconds = step->device_seconds;
+    s->host_seconds = step->host_seconds;
+    s->host_seconds_total += step->host_seconds;
+    s->device_seconds += step->device_seconds;
+    s->device_idle_seconds += step->idle_seconds;
+    s->prompt_tokens += (uint64_t)step->prompt_tokens;
+    s->completion_tokens += (uint64_t)step->completion_tokens;
+}
+
+void di_engine_note_step(di_engine *e, const di_work *w, di_step_tokens tokens, double host) {
+    di_sched_stats sched;
+    di_cache_stats cache;
+    di_sched_get_stats(e->sched, &sched);
+    di_cache_get_stats(e->parts.cache, &cache);
+    di_step_stats step = {
+        .seconds = di_now() - e->opened,
+        .sequences = w->plan.num_rows,
+        .tokens = w->plan.num_tokens,
+        .prompt_tokens = tokens.prompt,
+        .completion_tokens = tokens.completion,
+        .running = sched.running,
+        .waiting = sched.waiting,
+        .blocks_used = cache.blocks - cache.blocks_free - cache.blocks_cached,
+        .blocks_cached = cache.blocks_cached,
+        .preemptions = sched.preemptions,
+        .prefix_tokens_hit = cache.tokens_hit,
+        .device_seconds = w->end - w->begin,
+        .idle_seconds = e->last_end > 0 ? w->begin - e->last_end : 0,
+        .host_seconds = host,
+    };
+    e->last_end = w->end;
+    pthread_mutex_lock(&e->lock);
+    di_engine_stats *s = &e->stats;
+    add_up(s, &step);
+    s->preempted_recomputed = sched.recomputed;
+    s->preempted_kept = sched.swapped;
+    s->blocks = cache.blocks;
+    s->blocks_free = cache.blocks_free;
+    s->blocks_cached = cache.blocks_cached;
+    s->prefix_tokens_asked = cache.tokens_asked;
+    s->prefix_tokens_hit = s->cached_tokens = cache.tokens_hit;
+    step.number = s->steps;
+    e->steps[step.number % DI_KEPT_STEPS] = step;
+    pthread_mutex_unlock(&e->lock);
+}
+
+size_t di_engine_get_steps(di_engine *e, uint64_t after, void *steps, size_t step_bytes,
+                           size_t max) {
+    size_t count = 0,
+           bytes = step_bytes < sizeof(di_step_stats) ? step_bytes : sizeof(di_step_stats);
+    pthread_mutex_lock(&e->lock);
+    uint64_t newest = e->stats.steps;
+    uint64_t gone = newest > DI_KEPT_STEPS ? newest - DI_KEPT_STEPS : 0;
+    for (uint64_t n = (after > gone ? after : gone) + 1; n <= newest && count < max; n++) {
+        char *to = (char *)steps + count++ * step_bytes;
+        memset(to, 0, step_bytes);
+        memcpy(to, &e->steps[n % DI_KEPT_STEPS], bytes);
+    }
+    pthread_mutex_unlock(&e->lock);
+    return count;
+}
