@@ -303,11 +303,13 @@ static int64_t next_border(const di_sched *s, const di_job *job) {
     return border;
 }
 
-/* Called before rows are given: the rings are as they will be when the plan's copies are made. */
+/* Called before rows are given: the rings are as they will be when the plan's copies are made. Not
+ * so where the job was opened: a prefix's snapshot is there already, and rings from the host arrive
+ * behind the copies. */
 static void snapshot_if_wanted(di_sched *s, di_job *job) {
     int64_t at = job->seq.len;
     if (at == 0 || at % DI_BLOCK_TOKENS != 0 || job->seq.num_published != at / DI_BLOCK_TOKENS ||
-        at == job->cached_tokens) {
+        at == job->opened_len) {
         return;
     }
     bool decoding = at >= job->num_prompt;
