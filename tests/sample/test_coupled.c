@@ -85,6 +85,37 @@ static void test_the_lower_id_wins_a_tie(void **state) {
     assert_false(di_racer_beats(big, big));
 }
 
+/* A token far below the best wins when its noise is as far below: no block may be passed over that
+ * holds one. Words whose noise is less than 2^-19 are looked for, and their token is put just above
+ * and just below the level at which it ties with the best. */
+static void test_a_far_token_wins_by_little_noise(void **state) {
+    (void)state;
+    enum { N = 200, FAR = 2 * 64 + 9, WANTED = 8 };
+    float x[N];
+    int found = 0;
+    di_sample_params p = default_params();
+    p.seeded = true;
+    for (uint64_t t = 0; found < WANTED; t++) {
+        uint32_t first[4], words[4];
+        di_random_words(77, t, DI_RANDOM_COUPLED, FAR / 4, words);
+        if (~words[FAR % 4] >= 1u << 13) {
+            continue;
+        }
+        di_random_words(77, t, DI_RANDOM_COUPLED, 0, first);
+        double octaves = log2((double)di_noise(first[0]) / (double)di_noise(words[FAR % 4]));
+        for (int side = -1; side <= 1; side += 2) {
+            for (int i = 0; i < N; i++) {
+                x[i] = -INFINITY;
+            }
+            x[0] = 0;
+            x[FAR] = (float)((side * 0.001 - octaves) * 0.6931471805599453);
+            di_sample_input in = {.logits = x, .seed = 77, .position = t};
+            assert_int_equal(sample(&p, &in, N).token, side > 0 ? FAR : 0);
+        }
+        found++;
+    }
+}
+
 /* A draft's row that is near the target's, drawn with the same noise, mostly gives the same token:
  * the rate is sum over v of 1 / sum over w of max(p_w / p_v, q_w / q_v). */
 static void test_near_rows_agree_as_often_as_the_formula_says(void **state) {
@@ -156,6 +187,7 @@ int main(void) {
         cmocka_unit_test(test_noise_is_within_its_error_everywhere),
         cmocka_unit_test(test_races_equal_the_golden_ones_on_every_kernel_set),
         cmocka_unit_test(test_the_lower_id_wins_a_tie),
+        cmocka_unit_test(test_a_far_token_wins_by_little_noise),
         cmocka_unit_test(test_near_rows_agree_as_often_as_the_formula_says),
         cmocka_unit_test(test_a_seeded_draw_ignores_its_neighbours),
         cmocka_unit_test(test_positions_beyond_32_bits_are_their_own),
