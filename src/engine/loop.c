@@ -86,13 +86,10 @@ static void end_choice(di_engine *e, di_choice *c, di_finish_reason reason, cons
 
 static void end_request(di_engine *e, di_request *r, di_finish_reason reason,
                         const di_error *error) {
-    int n = r->n; /* the last end_choice may free r */
-    for (int i = 0; i < n; i++) {
-        bool last = i == n - 1;
-        end_choice(e, &r->choices[i], reason, error);
-        if (last) {
-            return;
-        }
+    int left = r->running; /* whoever ends last may free r */
+    for (di_choice *c = r->choices; left > 0; c++) {
+        left -= !c->job.ended;
+        end_choice(e, c, reason, error);
     }
 }
 

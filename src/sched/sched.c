@@ -176,7 +176,8 @@ void di_sched_end(di_sched *s, di_job *job) {
         di_seq_close(s->cache, &job->seq);
         leave_running(s, job);
         break;
-    default:
+    default: /* it never got in */
+        job->ended = true;
         return;
     }
     forget_host_state(s, job);
