@@ -285,6 +285,7 @@ static void take_text(di_engine *e, di_choice *c, int32_t token, bool ends) {
 static void take_token(di_engine *e, di_choice *c, const di_row_result *r) {
     di_job *job = &c->job;
     job->tokens[job->num_tokens++] = r->token;
+    job->prompt_logits = false; /* all are there, and from now on the reader's to read */
     bool ends = ends_at(c, r->token);
     take_text(e, c, r->token, ends);
     di_choice_add_token(c, r, &c->text);

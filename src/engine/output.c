@@ -99,9 +99,11 @@ void di_choice_add_token(di_choice *c, const di_row_result *r, const di_buffer *
 void di_choice_tell_prompt(di_choice *c, int64_t done) {
     di_queue *q = c->request->queue;
     pthread_mutex_lock(&q->lock);
-    c->prompt_done = done;
-    if (c->request->report_prompt) {
-        make_ready(c);
+    if (done > c->prompt_done) { /* not so when it is computed again */
+        c->prompt_done = done;
+        if (c->request->report_prompt) {
+            make_ready(c);
+        }
     }
     pthread_mutex_unlock(&q->lock);
 }
@@ -155,7 +157,7 @@ static void fill_numbers(di_output *o, const di_choice *c) {
     o->tag = r->tag;
     o->index = c->index;
     o->finish_reason = c->outbox.last ? c->reason : DI_FINISH_NONE;
-    o->stop_token_id = c->stop_token;
+    o->stop_token_id = c->outbox.last ? c->stop_token : -1; /* the step thread writes it before */
     o->error = c->error;
     o->prompt_done = c->prompt_done;
     o->prompt_tokens = (int64_t)r->prompt.count;
