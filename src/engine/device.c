@@ -97,7 +97,7 @@ static void fill_inputs(di_work *w) {
             const di_row_result *r = &w->before->results[w->source[i]];
             int32_t *last = (int32_t *)w->parts[i].tokens + w->parts[i].num_tokens - 1;
             /* a row whose sampling failed has ended: any token will do for its wasted step */
-            *last = r->failed || w->before->failed ? 0 : r->token;
+            *last = r->failed ? 0 : r->token;
         }
     }
 }
@@ -177,21 +177,30 @@ static void sample(di_device *d, di_work *w) {
     }
 }
 
+/* The work behind looks at results, for this one may have been filled anew by then. */
+static void fail_rows(di_work *w) {
+    for (int i = 0; i < w->plan.num_rows; i++) {
+        w->results[i].failed = true;
+    }
+}
+
 static void do_work(di_device *d, di_work *w) {
     w->begin = w->middle = di_now();
     move_state(d, w);
     fill_inputs(w);
+    int n = 0;
+    for (int i = 0; i < w->plan.num_rows; i++) {
+        w->first_logits[i] = n;
+        n += w->plan.rows[i].num_logits;
+        w->results[i].failed = w->failed;
+    }
     if (w->plan.num_rows > 0 && !w->failed) {
-        int n = 0;
-        for (int i = 0; i < w->plan.num_rows; i++) {
-            w->first_logits[i] = n;
-            n += w->plan.rows[i].num_logits;
-            w->results[i].failed = false;
-        }
         w->failed = !di_model_forward(d->o.model, w->parts, w->plan.num_rows,
                                       n > 0 ? d->logits : NULL, &w->error);
         w->middle = di_now();
-        if (!w->failed) {
+        if (w->failed) {
+            fail_rows(w);
+        } else {
             sample(d, w);
         }
     }

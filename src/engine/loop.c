@@ -315,7 +315,7 @@ static void read_row(di_engine *e, const di_work *w, int i) {
     }
     if (w->failed) {
         end_choice(e, c, DI_FINISH_ERROR, &w->error);
-    } else if (row->sample && r->failed) {
+    } else if (r->failed) {
         end_choice(e, c, DI_FINISH_ERROR, &r->error);
     } else if (row->sample) {
         take_token(e, c, r);
