@@ -37,6 +37,7 @@ struct di_engine {
     di_work works[2];
     di_work *unread; /* submitted, results not read */
     di_trace *trace;
+    uint64_t failed_steps;
     double last_end; /* of the last step that was read; 0 after a rest */
     double opened;   /* when the step thread began */
     pthread_t thread;

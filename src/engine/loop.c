@@ -105,6 +105,7 @@ static void take_request(di_engine *e, di_request *r) {
     }
     e->live = r;
     for (int i = 0; i < r->n; i++) {
+        r->choices[i].job.salt.high += e->failed_steps;
         if (!di_sched_add(e->sched, &r->choices[i].job, &err)) {
             end_request(e, r, DI_FINISH_ERROR, &err);
             return;
@@ -359,11 +360,33 @@ static void sleep_until_called(di_engine *e, double deadline) {
     pthread_mutex_unlock(&e->lock);
 }
 
+/* A step has failed. What it should have written may have been published when the step behind it was
+ * planned, and others may have begun from that: whatever runs ends, and no prefix of before is found
+ * again, for the salts are others. */
+static void drop_failed_step(di_engine *e, const di_error *error) {
+    e->failed_steps++;
+    for (di_request *r = e->live; r;) {
+        di_request *next = r->next_live;
+        int left = r->running; /* whoever ends last may free r */
+        for (di_choice *c = r->choices; left > 0; c++) {
+            left -= !c->job.ended;
+            c->job.salt.high++;
+            if (c->job.state == DI_JOB_RUNNING) {
+                end_choice(e, c, DI_FINISH_ERROR, error);
+            }
+        }
+        r = next;
+    }
+}
+
 static void wait_and_read(di_engine *e, di_work *w, double planned) {
     di_device_wait(e->device, w);
     double start = di_now();
     di_step_tokens tokens = di_step_count(&w->plan);
     read_results(e, w);
+    if (w->failed) {
+        drop_failed_step(e, &w->error);
+    }
     double host = planned + (di_now() - start);
     di_engine_note_step(e, w, tokens, host);
     di_trace_step(e->trace, w, start, host);
