@@ -38,8 +38,9 @@ struct di_engine {
     di_work *unread; /* submitted, results not read */
     di_trace *trace;
     uint64_t failed_steps;
-    double last_end; /* of the last step that was read; 0 after a rest */
-    double opened;   /* when the step thread began */
+    double next_deadline; /* no request's is earlier; 0 = none has one */
+    double last_end;      /* of the last step that was read; 0 after a rest */
+    double opened;        /* when the step thread began */
     pthread_t thread;
     bool started;
 
@@ -79,6 +80,7 @@ typedef struct di_step_tokens {
 /* What a step computes; before its results are read, for jobs that end are gone then. */
 di_step_tokens di_step_count(const di_plan *plan);
 void di_engine_note_step(di_engine *e, const di_work *w, di_step_tokens tokens, double host);
+void di_engine_note_rest(di_engine *e); /* nothing runs, nothing waits */
 
 /* The step thread (loop.c); its argument is the engine. */
 void *di_engine_loop(void *engine);

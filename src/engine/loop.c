@@ -3,7 +3,6 @@
  * input without their having been here. Synchronous mode reads t itself instead.
  *
  * A job whose result in t - 1 ended it has a wasted row in t; its result is dropped. */
-#include <math.h>
 #include <pthread.h>
 #include <string.h>
 
@@ -96,8 +95,15 @@ static void end_request(di_engine *e, di_request *r, di_finish_reason reason,
 /* ---- taking in
  * ---------------------------------------------------------------------------------*/
 
+static void expect_deadline(di_engine *e, double deadline) {
+    if (deadline > 0 && (e->next_deadline == 0 || deadline < e->next_deadline)) {
+        e->next_deadline = deadline;
+    }
+}
+
 static void take_request(di_engine *e, di_request *r) {
     di_error err;
+    expect_deadline(e, r->deadline);
     r->next_live = e->live;
     r->link_live = &e->live;
     if (e->live) {
@@ -137,22 +143,22 @@ static bool take_inbox(di_engine *e) {
     return closing;
 }
 
-/* Ends what is late; returns when the next will be, or 0. */
-static double check_deadlines(di_engine *e) {
-    double now = 0, next = 0;
+/* Ends what is late. Looks through the requests only when the next deadline has come. */
+static void check_deadlines(di_engine *e) {
+    if (e->next_deadline == 0 || di_now() < e->next_deadline) {
+        return;
+    }
+    double now = di_now();
+    e->next_deadline = 0;
     for (di_request *r = e->live; r;) {
         di_request *after = r->next_live;
-        if (r->deadline > 0) {
-            now = now > 0 ? now : di_now();
-            if (now >= r->deadline) {
-                end_request(e, r, DI_FINISH_DEADLINE, NULL);
-            } else if (next == 0 || r->deadline < next) {
-                next = r->deadline;
-            }
+        if (r->deadline > 0 && now >= r->deadline) {
+            end_request(e, r, DI_FINISH_DEADLINE, NULL);
+        } else {
+            expect_deadline(e, r->deadline);
         }
         r = after;
     }
-    return next;
 }
 
 /* ---- planning
@@ -342,27 +348,20 @@ static void read_results(di_engine *e, di_work *w) {
 /* ---- the loop
  * ----------------------------------------------------------------------------------*/
 
-/* Nothing runs: until somebody calls, or a deadline. */
-static void sleep_until_called(di_engine *e, double deadline) {
+/* No request is there: until somebody calls. */
+static void sleep_until_called(di_engine *e) {
     e->last_end = 0;
+    di_engine_note_rest(e);
     pthread_mutex_lock(&e->lock);
-    e->stats.running = e->stats.waiting = 0;
     while (!e->inbox && !e->cancels && !e->closing) {
-        if (deadline > 0) {
-            struct timespec until = {(time_t)deadline, (long)((deadline - floor(deadline)) * 1e9)};
-            if (pthread_cond_timedwait(&e->called, &e->lock, &until) != 0) {
-                break;
-            }
-        } else {
-            pthread_cond_wait(&e->called, &e->lock);
-        }
+        pthread_cond_wait(&e->called, &e->lock);
     }
     pthread_mutex_unlock(&e->lock);
 }
 
-/* A step has failed. What it should have written may have been published when the step behind it was
- * planned, and others may have begun from that: whatever runs ends, and no prefix of before is found
- * again, for the salts are others. */
+/* A step has failed. What it should have written may have been published when the step behind it
+ * was planned, and others may have begun from that: whatever runs ends, and no prefix of before is
+ * found again, for the salts are others. */
 static void drop_failed_step(di_engine *e, const di_error *error) {
     e->failed_steps++;
     for (di_request *r = e->live; r;) {
@@ -398,7 +397,7 @@ void *di_engine_loop(void *arg) {
     for (;;) {
         double start = di_now();
         bool closing = take_inbox(e);
-        double deadline = check_deadlines(e);
+        check_deadlines(e);
         di_work *w = plan_next(e);
         double planned = di_now() - start;
         if (w) {
@@ -409,13 +408,11 @@ void *di_engine_loop(void *arg) {
             wait_and_read(e, read, planned);
         }
         e->unread = e->synchronous ? NULL : w;
-        if (!w && !read) {
-            if (closing && !e->live) {
+        if (!w && !read && !e->live) {
+            if (closing) {
                 return NULL;
             }
-            if (!e->live || deadline > 0) {
-                sleep_until_called(e, deadline);
-            }
+            sleep_until_called(e);
         }
     }
 }

@@ -36,6 +36,24 @@ static void add_up(di_engine_stats *s, const di_step_stats *step) {
     s->completion_tokens += (uint64_t)step->completion_tokens;
 }
 
+static void tell_pools(di_engine_stats *s, const di_cache_stats *cache) {
+    s->blocks = cache->blocks;
+    s->blocks_free = cache->blocks_free;
+    s->blocks_cached = cache->blocks_cached;
+    s->prefix_tokens_asked = cache->tokens_asked;
+    s->prefix_tokens_hit = s->cached_tokens = cache->tokens_hit;
+}
+
+/* Requests may have ended since the last step. */
+void di_engine_note_rest(di_engine *e) {
+    di_cache_stats cache;
+    di_cache_get_stats(e->parts.cache, &cache);
+    pthread_mutex_lock(&e->lock);
+    e->stats.running = e->stats.waiting = 0;
+    tell_pools(&e->stats, &cache);
+    pthread_mutex_unlock(&e->lock);
+}
+
 void di_engine_note_step(di_engine *e, const di_work *w, di_step_tokens tokens, double host) {
     di_sched_stats sched;
     di_cache_stats cache;
@@ -63,11 +81,7 @@ void di_engine_note_step(di_engine *e, const di_work *w, di_step_tokens tokens, 
     add_up(s, &step);
     s->preempted_recomputed = sched.recomputed;
     s->preempted_kept = sched.swapped;
-    s->blocks = cache.blocks;
-    s->blocks_free = cache.blocks_free;
-    s->blocks_cached = cache.blocks_cached;
-    s->prefix_tokens_asked = cache.tokens_asked;
-    s->prefix_tokens_hit = s->cached_tokens = cache.tokens_hit;
+    tell_pools(s, &cache);
     step.number = s->steps;
     e->steps[step.number % DI_KEPT_STEPS] = step;
     pthread_mutex_unlock(&e->lock);
