@@ -4,8 +4,8 @@
  *   sampler [SETS]     SETS: how many kernel sets to time, best first (default: all)
  *
  * Every time stands beside that of reading the row once (summing it as integers) in the same run.
- * The row is hashed noise, log-logistic with few likely tokens and a long tail, or flat (worst for
- * the filters: top_p keeps a fifth of the vocabulary). */
+ * Rows are made from random words. "sharp": few likely tokens and a long tail, as a model's rows
+ * are; "flat": logits of deviation 1, the filters' worst case (top_p 0.95 keeps three quarters). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 
   tools/sampling-golden.py | clang-format > tests/sample/coupled_golden.h
 
-Written from the rules in docs/numerics.md ("Sampling"), not from the C code: NumPy float32 for the
+Written from the rules in docs/sampling.md, not from the C code: NumPy float32 for the
 two polynomials, Python integers for sums and comparisons, a sort for the filters. Before it prints
 anything it checks itself: the logarithm against float64, the uncoupled draw's published vectors,
 and that the winner of each race is the one that exact rationals of float64 logarithms give, unless

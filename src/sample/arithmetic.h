@@ -2,7 +2,7 @@
  *
  * float32 products, sums and conversions, each rounded to nearest and none contracted
  * (-ffp-contract=off), else integers; no library function. So any processor, vector width and
- * compiler gives the same bits. docs/numerics.md, "Sampling", states the rules. */
+ * compiler gives the same bits. docs/sampling.md states the rules. */
 #ifndef DI_SAMPLE_ARITHMETIC_H
 #define DI_SAMPLE_ARITHMETIC_H
 

@@ -9,7 +9,7 @@
  * Two ways to draw. Unseeded requests: inverse CDF over integer sums with words 0 and 1 of (seed,
  * position, DI_RANDOM_TARGET). Seeded ones: a race, in which token v's time is exponential noise of
  * (seed, position, DI_RANDOM_COUPLED, v) over its weight, so that a draft model running the same
- * race proposes mostly the winner, and the text does not depend on drafts. docs/numerics.md has
+ * race proposes mostly the winner, and the text does not depend on drafts. docs/sampling.md has
  * both. */
 #ifndef DI_SAMPLE_ROW_H
 #define DI_SAMPLE_ROW_H
