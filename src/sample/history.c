@@ -20,7 +20,7 @@ static uint32_t *find(const di_sample_history *h, int32_t id) {
 
 /* Room for `capacity` distinct tokens in all. */
 static bool reserve(di_sample_history *h, size_t capacity, di_error *err) {
-    if (capacity <= h->capacity) {
+    if (h->table && capacity <= h->capacity) {
         return true;
     }
     size_t slots = 16;
@@ -51,7 +51,7 @@ static di_token_count *count_of(di_sample_history *h, int32_t id, di_error *err)
     if (slot && *slot) {
         return &h->tokens[*slot - 1];
     }
-    if (h->num_tokens == h->capacity) {
+    if (!slot || h->num_tokens == h->capacity) {
         if (!reserve(h, h->capacity ? 2 * h->capacity : 64, err)) {
             return NULL;
         }
