@@ -32,7 +32,8 @@ static bool reserve(di_sample_history *h, size_t capacity, di_error *err) {
         table ? di_realloc_array(h->tokens, capacity, sizeof *h->tokens) : NULL;
     if (!tokens) {
         di_free(table);
-        return di_fail(err, DI_ERR_NO_MEMORY, "no memory for the token counts of a sequence");
+        di_fail(err, DI_ERR_NO_MEMORY, "no memory for the token counts of a sequence");
+        return false;
     }
     di_free(h->table);
     h->table = table;
