@@ -95,20 +95,44 @@ static chi_square measure(const int *counts, const law *l) {
     return (chi_square){value, df * pow(1 - h + 4.75 * sqrt(h), 3)};
 }
 
-static void draw_many(const di_sample_params *p, di_sample_input in, int n, uint64_t seed,
-                      int *counts) {
-    di_error err;
+/* Draws number `from` up to `to` of DRAWS, each at its own position or with its own seed. */
+static void draw_some(const di_sample_params *p, di_sample_input in, int n, bool over_seeds,
+                      uint64_t from, uint64_t to, int *counts) {
     di_sampled out;
-    assert_true(di_sample_params_check(p, n, &err));
-    memset(counts, 0, (size_t)n * sizeof *counts);
-    in.seed = seed;
-    for (uint64_t i = 0; i < DRAWS; i++) {
-        in.position = i;
-        if (!di_sample_row(p, &in, scratch_of(n), &out, &err)) {
-            fail_msg("%s", err.message);
+    di_sample_scratch *scratch = di_sample_scratch_create(n, NULL);
+    for (uint64_t i = from; scratch && i < to; i++) {
+        *(over_seeds ? &in.seed : &in.position) = i;
+        if (di_sample_row(p, &in, scratch, &out, NULL)) {
+            counts[out.token]++;
         }
-        counts[out.token]++;
     }
+    di_sample_scratch_destroy(scratch);
+}
+
+/* All of them, shared by the threads: a draw depends on nothing but its seed and position. */
+static void draw_many(const di_sample_params *p, di_sample_input in, int n, bool over_seeds,
+                      int *counts) {
+    enum { PARTS = 8 };
+    static int parts[PARTS][MOST];
+    int drawn = 0;
+    di_error err = {0};
+    if (!di_sample_params_check(p, n, &err)) {
+        fail_msg("%s", err.message);
+    }
+    memset(parts, 0, sizeof parts);
+#pragma omp parallel for schedule(dynamic, 1)
+    for (int k = 0; k < PARTS; k++) {
+        draw_some(p, in, n, over_seeds, (uint64_t)k * DRAWS / PARTS,
+                  (uint64_t)(k + 1) * DRAWS / PARTS, parts[k]);
+    }
+    for (int i = 0; i < n; i++) {
+        counts[i] = 0;
+        for (int k = 0; k < PARTS; k++) {
+            counts[i] += parts[k][i];
+        }
+        drawn += counts[i];
+    }
+    assert_int_equal(drawn, DRAWS);
 }
 
 /* Both ways to draw from a row whose transformed logits are x. */
@@ -117,7 +141,8 @@ static void check(di_sample_params p, di_sample_input in, const double *x, int n
     law l = exact_law(x, n, &p.shape);
     for (int seeded = 0; seeded < 2; seeded++) {
         p.seeded = seeded;
-        draw_many(&p, in, n, 20 + (uint64_t)seeded, counts);
+        in.seed = 20 + (uint64_t)seeded;
+        draw_many(&p, in, n, false, counts);
         chi_square c = measure(counts, &l);
         if (!(c.value < c.limit)) {
             fail_msg("%s: chi-square %g, limit %g", seeded ? "seeded" : "unseeded", c.value,
@@ -259,13 +284,7 @@ static void test_draws_over_seeds(void **state) {
     for (int seeded = 0; seeded < 2; seeded++) {
         di_sample_params p = default_params();
         p.seeded = seeded;
-        memset(counts, 0, sizeof counts);
-        for (uint64_t seed = 0; seed < DRAWS; seed++) {
-            di_sample_input in = {.logits = row, .seed = seed, .position = 100};
-            di_sampled out;
-            assert_true(di_sample_row(&p, &in, scratch_of(N), &out, NULL));
-            counts[out.token]++;
-        }
+        draw_many(&p, (di_sample_input){.logits = row, .position = 100}, N, true, counts);
         chi_square c = measure(counts, &l);
         assert_true(c.value < c.limit);
     }
@@ -278,7 +297,7 @@ static void test_a_temperature_wrong_by_a_percent_is_found(void **state) {
         di_sample_params p = default_params();
         p.seeded = seeded;
         p.shape.temperature = DRAWS < 1000000 ? 1.04 : 1.01;
-        draw_many(&p, plain_row, N, 20 + (uint64_t)seeded, counts);
+        draw_many(&p, (di_sample_input){.logits = row, .seed = 20}, N, false, counts);
         law l = exact_law(exact, N, &(di_sampling){1, 1, 0, -1});
         chi_square c = measure(counts, &l);
         assert_true(c.value > c.limit);
@@ -299,7 +318,5 @@ int main(void) {
         cmocka_unit_test(test_draws_over_seeds),
         cmocka_unit_test(test_a_temperature_wrong_by_a_percent_is_found),
     };
-    int failed = cmocka_run_group_tests(tests, fill_row, NULL);
-    scratch_of(0);
-    return failed;
+    return cmocka_run_group_tests(tests, fill_row, NULL);
 }
