@@ -20,6 +20,8 @@ typedef struct v16_grid {
     __m256 half_scale;
 } v16_grid;
 
+#define V16_NATIVE_BYTES 32 /* of a register */
+
 enum {
     V16_TILE_ROWS = 2,
     V16_TILE_COLS = 3,

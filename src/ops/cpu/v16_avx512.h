@@ -16,6 +16,8 @@ typedef __m256i v16_codes;
 typedef __m256i v16_flags;
 typedef __m512 v16_grid;
 
+#define V16_NATIVE_BYTES 64 /* of a register */
+
 enum {
     V16_TILE_ROWS = 4,
     V16_TILE_COLS = 6,

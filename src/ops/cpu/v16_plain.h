@@ -26,6 +26,8 @@ typedef struct v16_grid {         /* the 16 values of an E2M1 code, scaled */
 /* Sizes that suit the register file. TILE: accumulators of a product of many rows, activation rows
  * x weight rows. ONE: weight rows taken at once for a single activation row. FEW: for up to that
  * many activation rows. Enough sums to hide an addition's latency, few enough for the registers. */
+#define V16_NATIVE_BYTES 16 /* of a register */
+
 enum {
     V16_TILE_ROWS = 1,
     V16_TILE_COLS = 3,
