@@ -29,7 +29,12 @@ typedef struct di_activations {
     float *expert_weight;        /* [n, num_experts_per_tok] */
     di_rope_table rope[2];       /* [0] window-only layers, [1] layers with compression */
     di_rope_table entry_rope[3]; /* by ratio: positions of the entries that close */
-    float *logits;               /* [max_logits, vocab_size] */
+    di_bf16 *taps;               /* [n, draft targets, hidden_size] with drafts */
+    di_bf16 *main_x;             /* [n, hidden_size] what the draft's context keys are made of */
+    di_bf16 *g;                  /* [draft rows, hidden_size] hidden before the draft's norm */
+    di_bf16 *markov;             /* [sequences, dspark_markov_rank] */
+    float *markov_pre, *confidence; /* [sequences] */
+    float *logits;                  /* [max(max_logits, draft rows), vocab_size] */
 } di_activations;
 
 /* The rows one half of the model works on, as host arrays that live in di_model. The encoder half
@@ -61,10 +66,12 @@ struct di_model {
     di_activations a;
     void *memory; /* the one device buffer behind `a` */
     di_pass all, kept;
-    int32_t *tokens;      /* [max_rows] */
-    int32_t *ids;         /* [max_rows + look-back] compressed ids of one part */
-    int64_t *engram_rows; /* [engram layers][max_rows][columns] */
-    int32_t *logit_rows;  /* [max_logits] */
+    int32_t *tokens;                        /* [max_rows] */
+    int32_t *ids;                           /* [max_rows + look-back] compressed ids of one part */
+    int64_t *engram_rows;                   /* [engram layers][max_rows][columns] */
+    int32_t *logit_rows;                    /* [max_logits] */
+    int32_t *draft_before;                  /* [max_rows] */
+    float *draft_logits, *draft_confidence; /* host: [vocab_size], [max_rows] */
     di_observer observer;
     void *observer_user;
 };
@@ -80,6 +87,16 @@ void di_graph_begin(di_model *m, di_pass *pass);
 /* The whole graph: embeds m->tokens, runs m->all through the layers, from the boundary layer on
  * m->kept instead if `replay`, and leaves the last layer's h and pre in m->a. */
 void di_graph_run(di_model *m, bool replay);
+
+/* kv and window records of x's rows by a block's wkv, into m->a. */
+void di_graph_window(di_model *m, const di_pass *pass, const di_attention_weights *w,
+                     const di_bf16 *x, di_rope_table rope);
+
+/* One draft stage on m->a.h and m->a.pre. */
+void di_graph_draft_stage(di_model *m, const di_pass *pass, int stage);
+
+/* draft.c: after a forward pass, the context keys of its rows into every stage's ring. */
+void di_draft_context(di_model *m, const di_pass *pass);
 
 /* Logits of rows m->logit_rows[0 .. n) of the last pass into m->a.logits. */
 void di_graph_head(di_model *m, int n);

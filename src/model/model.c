@@ -36,7 +36,7 @@ static size_t lay_out(const di_config *c, const di_model_options *o, char *base,
     size_t hc = (size_t)c->hc_mult, d = (size_t)c->hidden_size, hd = (size_t)c->head_dim;
     size_t heads = (size_t)c->num_attention_heads, index_heads = (size_t)c->index_n_heads;
     size_t u = (size_t)c->o_groups * (size_t)c->o_lora_rank;
-    size_t top = (size_t)c->num_experts_per_tok;
+    size_t top = at_least(c->num_experts_per_tok, c->dspark_num_experts_per_tok);
     a->h = place(base, &end, kept, di_stream_bytes(c));
     a->h_kept = place(base, &end, kept, di_stream_bytes(c));
     a->pre = place(base, &end, kept, hc * sizeof(float));
@@ -67,6 +67,17 @@ static size_t lay_out(const di_config *c, const di_model_options *o, char *base,
     }
     for (int ratio = 1; ratio <= 2; ratio++) {
         a->entry_rope[ratio] = place_rope(base, &end, n, c->qk_rope_head_dim / 2);
+    }
+    if (o->drafts) {
+        size_t size = (size_t)c->dspark_block_size, seqs = n / size;
+        size_t targets = (size_t)c->num_dspark_targets, rank = (size_t)c->dspark_markov_rank;
+        a->taps = place(base, &end, n, targets * d * sizeof(di_bf16));
+        a->main_x = place(base, &end, n, d * sizeof(di_bf16));
+        a->g = place(base, &end, seqs * size, d * sizeof(di_bf16));
+        a->markov = place(base, &end, seqs, rank * sizeof(di_bf16));
+        a->markov_pre = place(base, &end, seqs, sizeof(float));
+        a->confidence = place(base, &end, seqs, sizeof(float));
+        logits = at_least(o->max_logits, (int64_t)(seqs * size));
     }
     a->logits = place(base, &end, logits, (size_t)c->vocab_size * sizeof(float));
     return end;
@@ -110,12 +121,17 @@ static bool host_create(di_model *m) {
     m->tokens = di_calloc(n, sizeof *m->tokens);
     m->ids = di_calloc(n + DI_MAX_NGRAM, sizeof *m->ids);
     m->engram_rows = di_calloc(n, engram * sizeof *m->engram_rows);
-    m->logit_rows = di_calloc((size_t)m->o.max_logits, sizeof *m->logit_rows);
+    m->logit_rows = di_calloc(at_least(m->o.max_logits, m->o.max_rows), sizeof *m->logit_rows);
+    m->draft_before = di_calloc(n, sizeof *m->draft_before);
+    m->draft_confidence = di_calloc(n, sizeof *m->draft_confidence);
+    m->draft_logits = di_calloc(m->o.drafts ? (size_t)c->vocab_size : 0, sizeof *m->draft_logits);
     return m->token_map && m->freq[0] && m->freq[1] && m->tokens && m->ids && m->engram_rows &&
-           m->logit_rows && pass_create(&m->all, n) && pass_create(&m->kept, n);
+           m->logit_rows && m->draft_before && m->draft_confidence && m->draft_logits &&
+           pass_create(&m->all, n) && pass_create(&m->kept, n);
 }
 
-static bool options_ok(const di_config *c, const di_model_options *o, di_error *err) {
+static bool options_ok(const di_weights *w, const di_model_options *o, di_error *err) {
+    const di_config *c = &w->config;
     if (o->max_rows < 1 || o->max_rows > 1 << 20) {
         return di_fail(err, DI_ERR_ARGUMENT, "max_rows is %d, allowed are 1 to %d", o->max_rows,
                        1 << 20);
@@ -123,6 +139,11 @@ static bool options_ok(const di_config *c, const di_model_options *o, di_error *
     if (o->max_logits < 1 || o->max_logits > 1 << 20) {
         return di_fail(err, DI_ERR_ARGUMENT, "max_logits is %d, allowed are 1 to %d", o->max_logits,
                        1 << 20);
+    }
+    if (o->drafts && (!w->draft || o->max_rows < c->dspark_block_size)) {
+        return di_fail(err, w->draft ? DI_ERR_ARGUMENT : DI_ERR_UNSUPPORTED,
+                       w->draft ? "max_rows is smaller than a block of drafts"
+                                : "the checkpoint has no draft model (mtp.* tensors)");
     }
     for (int i = 0; c->num_engram_layers > 0 && i < c->vocab_size; i++) {
         if (o->token_map[i] < 0 || o->token_map[i] >= c->engram_compressed_vocab_size) {
@@ -137,7 +158,7 @@ static bool options_ok(const di_config *c, const di_model_options *o, di_error *
 di_model *di_model_create(const di_weights *w, di_backend *be, di_cache *cache,
                           const di_model_options *o, di_error *err) {
     const di_config *c = &w->config;
-    if (!options_ok(c, o, err)) {
+    if (!options_ok(w, o, err)) {
         return NULL;
     }
     di_model *m = di_calloc(1, sizeof *m);
@@ -186,6 +207,9 @@ void di_model_destroy(di_model *m) {
     di_free(m->ids);
     di_free(m->engram_rows);
     di_free(m->logit_rows);
+    di_free(m->draft_before);
+    di_free(m->draft_logits);
+    di_free(m->draft_confidence);
     di_free(m);
 }
 

@@ -24,6 +24,9 @@ typedef struct di_model_options {
     const int32_t *token_map; /* token id -> compressed id (engram), [vocab_size]; copied */
     /* Bounded replay by masking instead of leaving rows out: slower, for checking. */
     bool replay_by_mask;
+    /* Keep the draft model's context too (draft.h): the checkpoint has its weights and the cache
+     * was made with its layers. */
+    bool drafts;
 } di_model_options;
 
 /* Borrows weights, backend and cache (which must be on that backend); all must outlive it. One

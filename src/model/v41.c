@@ -95,52 +95,91 @@ static void choose_entries(di_model *m, const di_pass *pass, int l) {
     observe(m, "topk", l, a->topk, rows * (size_t)c->index_topk);
 }
 
-/* x -> y. `published`: this layer's entries were stored by an earlier pass. */
-static void attention(di_model *m, const di_pass *pass, int l, bool published) {
+/* x -> qr, q, kv and the rows' own window records. */
+static void project(di_model *m, const di_pass *pass, const di_attention_weights *w,
+                    di_rope_table rope) {
     const di_ops *ops = m->be->ops;
     const di_config *c = m->c;
-    const di_layer_plan *plan = &c->layers[l];
-    const di_attention_weights *w = &m->w->layers[l].block.attn;
     di_activations *a = &m->a;
     int n = pass->step.num_rows, heads = c->num_attention_heads, hd = c->head_dim;
-    di_rope_table rope = a->rope[plan->ratio > 0];
-    bool compressed = plan->mode != DI_LAYER_SWA;
-
     ops->linear(m->be, a->x, n, &w->wq_a, a->qr);
     ops->rms_norm(m->be, a->qr, &w->q_norm, c->rms_norm_eps, n, c->q_lora_rank, a->qr);
     ops->linear(m->be, a->qr, n, &w->wq_b, a->q);
     ops->rope(m->be, a->q, n, heads, hd, rope, false);
-    ops->linear(m->be, a->x, n, &w->wkv, a->kv);
+    di_graph_window(m, pass, w, a->x, rope);
+}
+
+void di_graph_window(di_model *m, const di_pass *pass, const di_attention_weights *w,
+                     const di_bf16 *x, di_rope_table rope) {
+    const di_ops *ops = m->be->ops;
+    const di_config *c = m->c;
+    di_activations *a = &m->a;
+    int n = pass->step.num_rows, hd = c->head_dim;
+    ops->linear(m->be, x, n, &w->wkv, a->kv);
     ops->rms_norm(m->be, a->kv, &w->kv_norm, c->rms_norm_eps, n, hd, a->kv);
     ops->rope(m->be, a->kv, n, 1, hd, rope, false);
     ops->window_quant(m->be, a->kv, n, hd, a->records);
+}
+
+/* o -> y: inverse rotation and the grouped projection. */
+static void project_output(di_model *m, const di_pass *pass, const di_attention_weights *w,
+                           di_rope_table rope) {
+    const di_ops *ops = m->be->ops;
+    const di_config *c = m->c;
+    di_activations *a = &m->a;
+    int n = pass->step.num_rows;
+    ops->rope(m->be, a->o, n, c->num_attention_heads, c->head_dim, rope, true);
+    ops->linear_grouped(m->be, a->o, n, c->o_groups, &w->wo_a, a->u);
+    ops->linear(m->be, a->u, n, &w->wo_b, a->y);
+}
+
+/* x -> y. `published`: this layer's entries were stored by an earlier pass. */
+static void attention(di_model *m, const di_pass *pass, int l, bool published) {
+    const di_config *c = m->c;
+    const di_layer_plan *plan = &c->layers[l];
+    const di_attention_weights *w = &m->w->layers[l].block.attn;
+    di_activations *a = &m->a;
+    di_rope_table rope = a->rope[plan->ratio > 0];
+    bool compressed = plan->mode != DI_LAYER_SWA;
+
+    project(m, pass, w, rope);
     if (plan->mode == DI_LAYER_FULL && !published) {
         publish(m, pass, l);
     }
     if (plan->index_source == l) {
         choose_entries(m, pass, l);
     }
-    ops->attention(m->be, &pass->step, l, c->sliding_window, plan->kv_source, plan->ratio, a->q,
-                   heads, hd, a->records, compressed ? a->topk : NULL,
-                   compressed ? c->index_topk : 0, &w->attn_sink, a->o);
-    ops->window_store(m->be, &pass->step, l, a->records);
-    ops->rope(m->be, a->o, n, heads, hd, rope, true);
-    ops->linear_grouped(m->be, a->o, n, c->o_groups, &w->wo_a, a->u);
-    ops->linear(m->be, a->u, n, &w->wo_b, a->y);
+    m->be->ops->attention(m->be, &pass->step, l, c->sliding_window, plan->kv_source, plan->ratio,
+                          a->q, c->num_attention_heads, c->head_dim, a->records,
+                          compressed ? a->topk : NULL, compressed ? c->index_topk : 0,
+                          &w->attn_sink, a->o);
+    m->be->ops->window_store(m->be, &pass->step, l, a->records);
+    project_output(m, pass, w, rope);
+}
+
+/* A draft stage's attention, x -> y: its rows see the ring in front of them and each other. */
+static void draft_attention(di_model *m, const di_pass *pass, int stage) {
+    const di_config *c = m->c;
+    const di_attention_weights *w = &m->w->draft[stage].block.attn;
+    di_activations *a = &m->a;
+    project(m, pass, w, a->rope[0]);
+    m->be->ops->attention(m->be, &pass->step, c->num_hidden_layers + stage, c->sliding_window, -1,
+                          0, a->q, c->num_attention_heads, c->head_dim, a->records, NULL, 0,
+                          &w->attn_sink, a->o);
+    project_output(m, pass, w, a->rope[0]);
 }
 
 /* ---- experts ---------------------------------------------------------------------------------*/
 
-/* x -> y */
-static void experts(di_model *m, const di_pass *pass, int l) {
+/* x -> y; `image`: rows of image spans choose by the other bias. */
+static void experts(di_model *m, const di_pass *pass, const di_moe_weights *w, int top,
+                    const uint8_t *image, int l) {
     const di_ops *ops = m->be->ops;
     const di_config *c = m->c;
-    const di_moe_weights *w = &m->w->layers[l].block.moe;
     di_activations *a = &m->a;
-    int n = pass->step.num_rows, top = c->num_experts_per_tok;
-    ops->route(m->be, a->x, n, &w->gate, &w->bias, &w->bias_vl,
-               pass->any_image ? pass->image : NULL, c->gate_temp, top, c->norm_topk_prob,
-               c->routed_scaling_factor, a->experts, a->expert_weight);
+    int n = pass->step.num_rows;
+    ops->route(m->be, a->x, n, &w->gate, &w->bias, &w->bias_vl, image, c->gate_temp, top,
+               c->norm_topk_prob, c->routed_scaling_factor, a->experts, a->expert_weight);
     observe(m, "experts", l, a->experts, (size_t)n * (size_t)top * sizeof *a->experts);
     observe(m, "weights", l, a->expert_weight, (size_t)n * (size_t)top * sizeof *a->expert_weight);
     ops->moe(m->be, a->x, n, a->experts, a->expert_weight, top, w->experts, w->num_experts,
@@ -187,6 +226,18 @@ static void engram(di_model *m, const di_pass *pass, int l) {
     observe(m, "engram_out", l, m->a.h, di_stream_bytes(c) * (size_t)n);
 }
 
+/* What the drafts see of the target: the mean of the streams that enter a block. */
+static void tap(di_model *m, const di_pass *pass, int l) {
+    const di_config *c = m->c;
+    for (int i = 0; m->o.drafts && i < c->num_dspark_targets; i++) {
+        if (c->dspark_target_layer_ids[i] == l) {
+            size_t width = (size_t)c->num_dspark_targets * (size_t)c->hidden_size;
+            m->be->ops->stream_mean(m->be, m->a.h, pass->step.num_rows, c->hc_mult, c->hidden_size,
+                                    m->a.taps + (size_t)i * (size_t)c->hidden_size, width);
+        }
+    }
+}
+
 static void layer(di_model *m, const di_pass *pass, int l, bool published) {
     const di_config *c = m->c;
     const di_block_weights *w = &m->w->layers[l].block;
@@ -194,6 +245,7 @@ static void layer(di_model *m, const di_pass *pass, int l, bool published) {
     if (c->layers[l].engram >= 0) {
         engram(m, pass, l);
     }
+    tap(m, pass, l);
     mixes(m, pass, &w->hc_attn);
     collapse(m, pass, m->a.pre, &w->attn_norm);
     attention(m, pass, l, published);
@@ -202,8 +254,26 @@ static void layer(di_model *m, const di_pass *pass, int l, bool published) {
 
     mixes(m, pass, &w->hc_ffn);
     collapse(m, pass, m->a.pre, &w->ffn_norm);
-    experts(m, pass, l);
+    experts(m, pass, &w->moe, c->num_experts_per_tok, pass->any_image ? pass->image : NULL, l);
     observe(m, "ffn_out", l, m->a.y, n * width);
+    expand(m, pass);
+    observe(m, "h", l, m->a.h, di_stream_bytes(c) * n);
+    observe(m, "pre", l, m->a.pre, n * (size_t)c->hc_mult * sizeof(float));
+}
+
+void di_graph_draft_stage(di_model *m, const di_pass *pass, int stage) {
+    const di_config *c = m->c;
+    const di_block_weights *w = &m->w->draft[stage].block;
+    size_t n = (size_t)pass->step.num_rows;
+    int l = c->num_hidden_layers + stage;
+    mixes(m, pass, &w->hc_attn);
+    collapse(m, pass, m->a.pre, &w->attn_norm);
+    draft_attention(m, pass, stage);
+    expand(m, pass);
+
+    mixes(m, pass, &w->hc_ffn);
+    collapse(m, pass, m->a.pre, &w->ffn_norm);
+    experts(m, pass, &w->moe, c->dspark_num_experts_per_tok, NULL, l);
     expand(m, pass);
     observe(m, "h", l, m->a.h, di_stream_bytes(c) * n);
     observe(m, "pre", l, m->a.pre, n * (size_t)c->hc_mult * sizeof(float));
@@ -248,6 +318,12 @@ void di_graph_run(di_model *m, bool replay) {
             return;
         }
         layer(m, pass, l, pass == &m->kept && l == c->boundary_layer && pass->step.num_rows < n);
+    }
+    if (m->o.drafts) {
+        observe(m, "taps", c->num_hidden_layers, m->a.taps,
+                (size_t)pass->step.num_rows * (size_t)c->num_dspark_targets *
+                    (size_t)c->hidden_size * sizeof(di_bf16));
+        di_draft_context(m, pass);
     }
 }
 

@@ -55,6 +55,9 @@ typedef struct di_seq_rows {
     int64_t window_start; /* window keys of earlier positions do not exist (bounded replay); or 0 */
     const int32_t *blocks; /* host block table */
     int32_t slot;
+    /* A block of drafts: its rows see each other whatever their order, and all of them the `window`
+     * keys before pos0. */
+    bool draft;
 } di_seq_rows;
 
 /* The ragged batch that attention-side ops need. Host memory, valid for the whole step. */
@@ -117,6 +120,10 @@ typedef struct di_ops {
     void (*mhc_post)(di_backend *be, const di_bf16 *y, const float *post, const float *comb, int n,
                      int hc, int d, di_bf16 *h);
 
+    /* out[t] = bf16((h[t][0] + h[t][1] + ...) / hc), rows of out ldo values apart. */
+    void (*stream_mean)(di_backend *be, const di_bf16 *h, int n, int hc, int d, di_bf16 *out,
+                        size_t ldo);
+
     /* 0.3: y = bf16(w * (x / sqrt(mean(x^2) + eps))); x, y bf16 [n, dim], may be the same. */
     void (*rms_norm)(di_backend *be, const di_bf16 *x, const di_tensor *w, float eps, int n,
                      int dim, di_bf16 *y);
@@ -128,6 +135,10 @@ typedef struct di_ops {
     /* 0.3 linF: as linB without the last rounding, y f32 [n, m]; w BF16. Also the LM head (2.10).
      */
     void (*linear_f32)(di_backend *be, const di_bf16 *x, int n, const di_tensor *w, float *y);
+
+    /* y[t] += x[t] W^T for rows of y ldy floats apart: the product as linear_f32, then one sum. */
+    void (*linear_add_f32)(di_backend *be, const di_bf16 *x, int n, const di_tensor *w, float *y,
+                           size_t ldy);
 
     /* 2.7: y[t][g] = bf16(x[t][g] W_g^T), x bf16 [n, groups, k], not quantised; w FP8
      * [groups * m, k], group g owning rows g * m ..; y bf16 [n, groups, m]. */
@@ -179,11 +190,12 @@ typedef struct di_ops {
 
     /* 2.7 core. Key list of the query at p, `window` slots for positions max(window_start,
      * p - window + 1) .. p ascending (empty slots behind them), then topk's entries of `source`
-     * ascending; K = V. Online softmax over blocks of 64 list slots in order; probabilities
-     * rounded to BF16 for the values only; the sink joins the denominator once, at the end.
-     * records: this step's own window records; earlier ones come from layer's ring.
-     * q bf16 [n, heads, dim]; topk i32 [n, k] or NULL (k = 0); sink F32 [heads];
-     * out bf16 [n, heads, dim]. scale = f32(dim^-0.5). */
+     * ascending; K = V. For rows of a draft block: `window` slots for positions max(window_start,
+     * pos0 - window) .. pos0 - 1, then num_rows slots for the block's own, no entries. Online
+     * softmax over blocks of 64 list slots in order; probabilities rounded to BF16 for the values
+     * only; the sink joins the denominator once, at the end. records: this step's own window
+     * records; earlier ones come from layer's ring. q bf16 [n, heads, dim]; topk i32 [n, k] or NULL
+     * (k = 0); sink F32 [heads]; out bf16 [n, heads, dim]. scale = f32(dim^-0.5). */
     void (*attention)(di_backend *be, const di_step *step, int layer, int window, int source,
                       int ratio, const di_bf16 *q, int heads, int dim, const uint8_t *records,
                       const int32_t *topk, int k, const di_tensor *sink, di_bf16 *out);

@@ -13,6 +13,8 @@ typedef enum timed_op {
     T_RMS_NORM,
     T_LINEAR,
     T_LINEAR_F32,
+    T_LINEAR_ADD_F32,
+    T_STREAM_MEAN,
     T_LINEAR_GROUPED,
     T_ROPE_TABLE,
     T_ROPE,
@@ -37,6 +39,8 @@ static const char *const names[T_COUNT] = {
     [T_RMS_NORM] = "rms_norm",
     [T_LINEAR] = "linear",
     [T_LINEAR_F32] = "linear_f32",
+    [T_LINEAR_ADD_F32] = "linear_add_f32",
+    [T_STREAM_MEAN] = "stream_mean",
     [T_LINEAR_GROUPED] = "linear_grouped",
     [T_ROPE_TABLE] = "rope_table",
     [T_ROPE] = "rope",
@@ -147,6 +151,16 @@ static void timed_linear_f32(di_backend *be, const di_bf16 *x, int n, const di_t
     PASS(T_LINEAR_F32, linear_f32(t->inner, x, n, w, y));
 }
 
+static void timed_linear_add_f32(di_backend *be, const di_bf16 *x, int n, const di_tensor *w,
+                                 float *y, size_t ldy) {
+    PASS(T_LINEAR_ADD_F32, linear_add_f32(t->inner, x, n, w, y, ldy));
+}
+
+static void timed_stream_mean(di_backend *be, const di_bf16 *h, int n, int hc, int d, di_bf16 *out,
+                              size_t ldo) {
+    PASS(T_STREAM_MEAN, stream_mean(t->inner, h, n, hc, d, out, ldo));
+}
+
 static void timed_linear_grouped(di_backend *be, const di_bf16 *x, int n, int groups,
                                  const di_tensor *w, di_bf16 *y) {
     PASS(T_LINEAR_GROUPED, linear_grouped(t->inner, x, n, groups, w, y));
@@ -238,6 +252,8 @@ static const di_ops timed_ops = {
     .rms_norm = timed_rms_norm,
     .linear = timed_linear,
     .linear_f32 = timed_linear_f32,
+    .linear_add_f32 = timed_linear_add_f32,
+    .stream_mean = timed_stream_mean,
     .linear_grouped = timed_linear_grouped,
     .rope_table = timed_rope_table,
     .rope = timed_rope,

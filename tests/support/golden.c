@@ -98,7 +98,7 @@ static int32_t *token_map(const di_config *c, const char *folder) {
     return map;
 }
 
-void fixture_open(fixture *f, const char *folder, backend_kind kind, int max_rows) {
+static void open_all(fixture *f, const char *folder, backend_kind kind, int max_rows, bool drafts) {
     di_error err = {0};
     *f = (fixture){0};
     f->w = di_weights_open(folder, &err);
@@ -108,16 +108,26 @@ void fixture_open(fixture *f, const char *folder, backend_kind kind, int max_row
     f->c = &f->w->config;
     f->be = kind == BACKEND_REF ? di_ref_create(&err) : di_cpu_create(&(di_cpu_options){0}, &err);
     di_cache_options cache = {.num_blocks = 64, .num_slots = 8, .max_backtracking = 6};
+    cache.draft_layers = drafts ? f->c->num_nextn_predict_layers : 0;
     f->cache = f->be ? di_cache_create(f->c, f->be, &cache, &err) : NULL;
     if (!f->cache) {
         fail_msg("%s", err.message);
     }
     f->token_map = token_map(f->c, folder);
-    di_model_options o = {.max_rows = max_rows, .max_logits = max_rows, .token_map = f->token_map};
+    di_model_options o = {
+        .max_rows = max_rows, .max_logits = max_rows, .token_map = f->token_map, .drafts = drafts};
     f->m = di_model_create(f->w, f->be, f->cache, &o, &err);
     if (!f->m) {
         fail_msg("%s", err.message);
     }
+}
+
+void fixture_open(fixture *f, const char *folder, backend_kind kind, int max_rows) {
+    open_all(f, folder, kind, max_rows, false);
+}
+
+void fixture_open_drafts(fixture *f, const char *folder, backend_kind kind, int max_rows) {
+    open_all(f, folder, kind, max_rows, true);
 }
 
 void fixture_close(fixture *f) {

@@ -51,6 +51,9 @@ static head_group lay_out(const attention_call *c, float *scratch, int first, in
 /* The record in a list slot of the query at p, or NULL for an empty slot. */
 static const uint8_t *window_slot(const attention_call *c, const di_seq_rows *seq, int64_t p,
                                   int slot) {
+    if (seq->draft) {
+        p = seq->pos0 - 1;
+    }
     int64_t oldest = p - c->window + 1;
     int64_t pos = (oldest > seq->window_start ? oldest : seq->window_start) + slot;
     if (pos > p) {
@@ -76,6 +79,11 @@ static int decode_block(const attention_call *c, const di_seq_rows *seq, int64_t
                 c->cpu->k->window_row(record, c->dim, to);
                 n++;
             }
+        } else if (seq->draft) {
+            size_t row = (size_t)seq->row0 + (size_t)(slot - c->window);
+            c->cpu->k->window_row(c->records + row * c->step->pool.layout->window_bytes, c->dim,
+                                  to);
+            n++;
         } else if (topk[slot - c->window] >= 0) {
             c->cpu->k->latent_row(di_latent_row(&c->step->pool, seq->blocks, c->source, c->ratio,
                                                 topk[slot - c->window]),
@@ -101,7 +109,7 @@ static void attend(const attention_call *c, const di_seq_rows *seq, int t, const
     size_t row = (size_t)seq->row0 + (size_t)t;
     size_t at = (row * (size_t)c->heads + (size_t)g->first) * (size_t)c->dim;
     const int32_t *topk = c->topk ? c->topk + row * (size_t)c->k : NULL;
-    int slots = c->window + (topk ? c->k : 0);
+    int slots = c->window + (seq->draft ? seq->num_rows : topk ? c->k : 0);
     for (int h = 0; h < g->count; h++) {
         c->cpu->k->widen(c->q + at + (size_t)h * (size_t)c->dim, c->dim, g->q + (size_t)h * c->ld);
         memset(g->sum + (size_t)h * c->ld, 0, c->ld * sizeof(float));

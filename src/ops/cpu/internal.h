@@ -70,6 +70,7 @@ typedef struct di_cpu_job {
     di_bf16 *yb;
     size_t ldy;
     const int32_t *index;
+    bool add;           /* to what yf holds */
     int64_t first_task; /* the runner's */
 } di_cpu_job;
 
@@ -111,11 +112,15 @@ void di_cpu_mhc_coeffs(di_backend *be, const di_bf16 *h, int n, int hc, const di
                        int sinkhorn_iters, float *pre, float *post, float *comb);
 void di_cpu_mhc_pre(di_backend *be, const di_bf16 *h, const float *pre, int n, int hc, int d,
                     di_bf16 *out);
+void di_cpu_stream_mean(di_backend *be, const di_bf16 *h, int n, int hc, int d, di_bf16 *out,
+                        size_t ldo);
 void di_cpu_mhc_post(di_backend *be, const di_bf16 *y, const float *post, const float *comb, int n,
                      int hc, int d, di_bf16 *h);
 
 void di_cpu_linear(di_backend *be, const di_bf16 *x, int n, const di_tensor *w, di_bf16 *y);
 void di_cpu_linear_f32(di_backend *be, const di_bf16 *x, int n, const di_tensor *w, float *y);
+void di_cpu_linear_add_f32(di_backend *be, const di_bf16 *x, int n, const di_tensor *w, float *y,
+                           size_t ldy);
 void di_cpu_linear_grouped(di_backend *be, const di_bf16 *x, int n, int groups, const di_tensor *w,
                            di_bf16 *y);
 

@@ -60,7 +60,7 @@ static void store_row(const di_cpu *cpu, const di_cpu_job *job, int i, int64_t c
     } else {
         float *to = job->yf + row * job->ldy + col;
         for (int c = 0; c < cols; c++) {
-            to[c] = from[c];
+            to[c] = job->add ? to[c] + from[c] : from[c];
         }
     }
 }
@@ -131,10 +131,11 @@ bool di_cpu_activations(di_cpu *cpu, const di_bf16 *x, size_t ldx, int n, int k,
 
 /* ---- ops -------------------------------------------------------------------------------------*/
 
-static void linear(di_cpu *cpu, const di_bf16 *x, int n, const di_tensor *w, float *yf,
-                   di_bf16 *yb) {
+/* Rows of y lie ldy apart. */
+static void linear(di_cpu *cpu, const di_bf16 *x, int n, const di_tensor *w, float *yf, di_bf16 *yb,
+                   size_t ldy, bool add) {
     di_cpu_matrix matrix = di_cpu_matrix_of(w);
-    size_t k = (size_t)matrix.k, rows = (size_t)matrix.rows;
+    size_t k = (size_t)matrix.k;
     for (int t = 0; t < n && !cpu->failed; t += LINEAR_BATCH) {
         int m = n - t < LINEAR_BATCH ? n - t : LINEAR_BATCH;
         float *a;
@@ -148,20 +149,26 @@ static void linear(di_cpu *cpu, const di_bf16 *x, int n, const di_tensor *w, flo
             .rows = matrix.rows,
             .a = list,
             .m = m,
-            .yf = yf ? yf + (size_t)t * rows : NULL,
-            .yb = yb ? yb + (size_t)t * rows : NULL,
-            .ldy = rows,
+            .yf = yf ? yf + (size_t)t * ldy : NULL,
+            .yb = yb ? yb + (size_t)t * ldy : NULL,
+            .ldy = ldy,
+            .add = add,
         };
         di_cpu_run(cpu, &job, 1);
     }
 }
 
 void di_cpu_linear(di_backend *be, const di_bf16 *x, int n, const di_tensor *w, di_bf16 *y) {
-    linear(di_cpu_of(be), x, n, w, NULL, y);
+    linear(di_cpu_of(be), x, n, w, NULL, y, (size_t)w->shape[0], false);
 }
 
 void di_cpu_linear_f32(di_backend *be, const di_bf16 *x, int n, const di_tensor *w, float *y) {
-    linear(di_cpu_of(be), x, n, w, y, NULL);
+    linear(di_cpu_of(be), x, n, w, y, NULL, (size_t)w->shape[0], false);
+}
+
+void di_cpu_linear_add_f32(di_backend *be, const di_bf16 *x, int n, const di_tensor *w, float *y,
+                           size_t ldy) {
+    linear(di_cpu_of(be), x, n, w, y, NULL, ldy, true);
 }
 
 /* One job a group; the activations lie [row][group]. */

@@ -127,3 +127,15 @@ void di_cpu_mhc_post(di_backend *be, const di_bf16 *y, const float *post, const 
                        h + (size_t)t * (size_t)hc * width);
     }
 }
+
+void di_cpu_stream_mean(di_backend *be, const di_bf16 *h, int n, int hc, int d, di_bf16 *out,
+                        size_t ldo) {
+    float share[MAX_HC];
+    for (int i = 0; i < hc; i++) {
+        share[i] = 1.0f / (float)hc;
+    }
+    for (size_t t = 0; t < (size_t)n; t++) {
+        di_cpu_of(be)->k->collapse(h + t * (size_t)hc * (size_t)d, share, hc, (size_t)d,
+                                   out + t * ldo);
+    }
+}

@@ -126,6 +126,19 @@ static void ref_linear_f32(di_backend *be, const di_bf16 *x, int n, const di_ten
     di_free(a);
 }
 
+static void ref_linear_add_f32(di_backend *be, const di_bf16 *x, int n, const di_tensor *w,
+                               float *y, size_t ldy) {
+    int64_t m = w->shape[0], k = w->shape[1];
+    float *a = di_ref_scratch(be, (size_t)k, sizeof *a);
+    for (int64_t t = 0; a && t < n; t++) {
+        widen(x + t * k, k, a);
+        for (int64_t i = 0; i < m; i++) {
+            y[(size_t)t * ldy + (size_t)i] += (float)di_ref_dot(a, w, i);
+        }
+    }
+    di_free(a);
+}
+
 static void ref_linear_grouped(di_backend *be, const di_bf16 *x, int n, int groups,
                                const di_tensor *w, di_bf16 *y) {
     int64_t m = w->shape[0] / groups, k = w->shape[1];
@@ -275,6 +288,20 @@ static void ref_mhc_post(di_backend *be, const di_bf16 *y, const float *post, co
     }
 }
 
+static void ref_stream_mean(di_backend *be, const di_bf16 *h, int n, int hc, int d, di_bf16 *out,
+                            size_t ldo) {
+    (void)be;
+    for (int64_t t = 0; t < n; t++) {
+        for (int64_t c = 0; c < d; c++) {
+            double sum = 0;
+            for (int64_t i = 0; i < hc; i++) {
+                sum += di_bf16_to_f32(h[(t * hc + i) * d + c]);
+            }
+            out[(size_t)t * ldo + (size_t)c] = di_bf16_from_f32((float)(sum / hc));
+        }
+    }
+}
+
 static void ref_rms_norm(di_backend *be, const di_bf16 *x, const di_tensor *w, float eps, int n,
                          int dim, di_bf16 *y) {
     (void)be;
@@ -337,6 +364,8 @@ static const di_ops ref_ops = {
     .rms_norm = ref_rms_norm,
     .linear = ref_linear,
     .linear_f32 = ref_linear_f32,
+    .linear_add_f32 = ref_linear_add_f32,
+    .stream_mean = ref_stream_mean,
     .linear_grouped = ref_linear_grouped,
     .rope_table = ref_rope_table,
     .rope = ref_rope,

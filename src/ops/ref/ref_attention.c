@@ -145,6 +145,12 @@ void di_ref_index_topk(di_backend *be, const di_step *step, int source, int rati
 static bool list_key(const di_step *step, const di_seq_rows *s, int64_t p, int slot, int layer,
                      int window, int source, int ratio, const uint8_t *records, const int32_t *topk,
                      int dim, float *out) {
+    if (s->draft && slot >= window) {
+        size_t row = (size_t)(s->row0 + slot - window);
+        di_ref_read_window(records + row * step->pool.layout->window_bytes, dim, out);
+        return true;
+    }
+    p = s->draft ? s->pos0 - 1 : p; /* what the window ends with */
     if (slot < window) {
         int64_t first = p - window + 1 > s->window_start ? p - window + 1 : s->window_start;
         int64_t pos = first + slot;
@@ -206,6 +212,10 @@ void di_ref_attention(di_backend *be, const di_step *step, int layer, int window
                       int ratio, const di_bf16 *q, int heads, int dim, const uint8_t *records,
                       const int32_t *topk, int k, const di_tensor *sink, di_bf16 *out) {
     int slots = window + k;
+    for (int i = 0; i < step->num_seqs; i++) {
+        bool longer = step->seqs[i].draft && window + step->seqs[i].num_rows > slots;
+        slots = longer ? window + step->seqs[i].num_rows : slots;
+    }
     float *keys = di_ref_scratch(be, (size_t)slots * (size_t)dim, sizeof *keys);
     uint8_t *filled = di_ref_scratch(be, (size_t)slots, 1);
     double *acc = di_ref_scratch(be, (size_t)dim, sizeof *acc);
@@ -213,14 +223,15 @@ void di_ref_attention(di_backend *be, const di_step *step, int layer, int window
         const di_seq_rows *s = &step->seqs[i];
         for (int64_t t = 0; t < s->num_rows; t++) {
             size_t row = (size_t)(s->row0 + t);
-            for (int j = 0; j < slots; j++) {
+            int listed = s->draft ? window + s->num_rows : window + k;
+            for (int j = 0; j < listed; j++) {
                 filled[j] = list_key(step, s, s->pos0 + t, j, layer, window, source, ratio, records,
                                      topk ? topk + row * (size_t)k : NULL, dim,
                                      keys + (size_t)j * (size_t)dim);
             }
             for (int h = 0; h < heads; h++) {
                 size_t at = (row * (size_t)heads + (size_t)h) * (size_t)dim;
-                attend(q + at, keys, filled, slots, dim, ((const float *)sink->data)[h], acc,
+                attend(q + at, keys, filled, listed, dim, ((const float *)sink->data)[h], acc,
                        out + at);
             }
         }

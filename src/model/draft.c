@@ -1,0 +1,156 @@
+/* DSpark's draft model: see draft.h. Stages are blocks like the target's (v41.c); here are the
+ * context that they see, the rows of a round, and the sequential head. */
+#include "model/draft.h"
+
+#include <string.h>
+
+#include "model/graph.h"
+
+/* ---- context
+ * -----------------------------------------------------------------------------------*/
+
+void di_draft_context(di_model *m, const di_pass *pass) {
+    const di_ops *ops = m->be->ops;
+    const di_config *c = m->c;
+    const di_draft_weights *first = &m->w->draft[0];
+    di_activations *a = &m->a;
+    int n = pass->step.num_rows;
+    ops->linear(m->be, a->taps, n, &first->main_proj, a->main_x);
+    ops->rms_norm(m->be, a->main_x, &first->main_norm, c->rms_norm_eps, n, c->hidden_size,
+                  a->main_x);
+    for (int s = 0; s < c->num_nextn_predict_layers; s++) {
+        di_graph_window(m, pass, &m->w->draft[s].block.attn, a->main_x, a->rope[0]);
+        ops->window_store(m->be, &pass->step, c->num_hidden_layers + s, a->records);
+    }
+}
+
+/* ---- the round
+ * ---------------------------------------------------------------------------------*/
+
+static bool parts_ok(const di_model *m, const di_draft_rows *parts, int n, di_error *err) {
+    const di_config *c = m->c;
+    if (!m->o.drafts) {
+        return di_fail(err, DI_ERR_ARGUMENT, "the model was made without drafts");
+    }
+    if (n < 1 || n > m->o.max_rows / c->dspark_block_size) {
+        return di_fail(err, DI_ERR_ARGUMENT, "drafts for %d sequences, allowed are 1 to %d", n,
+                       m->o.max_rows / c->dspark_block_size);
+    }
+    for (int i = 0; i < n; i++) {
+        if (parts[i].anchor < 0 || parts[i].anchor >= c->vocab_size || parts[i].pos0 < 1 ||
+            parts[i].slot < 1) {
+            return di_fail(err, DI_ERR_ARGUMENT,
+                           "draft of sequence %d: token %d at position %lld in slot %d", i,
+                           parts[i].anchor, (long long)parts[i].pos0, parts[i].slot);
+        }
+    }
+    return true;
+}
+
+/* Rows of all sequences, [x0, noise, ...] each. */
+static void build_pass(di_model *m, const di_draft_rows *parts, int n, di_pass *pass) {
+    int size = m->c->dspark_block_size;
+    pass->step = (di_step){
+        .seqs = pass->seqs, .num_seqs = n, .num_rows = n * size, .pool = *di_cache_pool(m->cache)};
+    pass->any_image = false;
+    for (int i = 0; i < n; i++) {
+        pass->seqs[i] = (di_seq_rows){
+            .row0 = i * size,
+            .num_rows = size,
+            .pos0 = parts[i].pos0,
+            .slot = parts[i].slot,
+            .draft = true,
+        };
+        for (int j = 0; j < size; j++) {
+            m->tokens[i * size + j] = j ? m->c->dspark_noise_token_id : parts[i].anchor;
+            pass->positions[i * size + j] = parts[i].pos0 + j;
+        }
+    }
+}
+
+/* Hidden rows g before the norm, and every row's logits before the correction. */
+static void head(di_model *m, int n) {
+    const di_ops *ops = m->be->ops;
+    const di_config *c = m->c;
+    const di_draft_weights *last = &m->w->draft[c->num_nextn_predict_layers - 1];
+    di_activations *a = &m->a;
+    ops->mhc_pre(m->be, a->h, a->pre, n, c->hc_mult, c->hidden_size, a->g);
+    ops->rms_norm(m->be, a->g, &last->norm, c->rms_norm_eps, n, c->hidden_size, a->x);
+    ops->linear_f32(m->be, a->x, n, &m->w->head, a->logits);
+}
+
+/* Part of a one-row matrix: columns begin .. begin + count. */
+static di_tensor columns(const di_tensor *w, int64_t begin, int64_t count) {
+    di_tensor part = *w;
+    part.shape[1] = count;
+    part.data = (const di_bf16 *)w->data + begin;
+    return part;
+}
+
+/* Row j of every sequence: correction by the token before, and the confidence, which sees that
+ * token too but not the one to be drawn. */
+static void correct(di_model *m, int n, int j, const int32_t *before) {
+    const di_ops *ops = m->be->ops;
+    const di_config *c = m->c;
+    const di_draft_weights *last = &m->w->draft[c->num_nextn_predict_layers - 1];
+    di_activations *a = &m->a;
+    int size = c->dspark_block_size;
+    size_t vocab = (size_t)c->vocab_size;
+    di_tensor by_hidden = columns(&last->confidence_proj, 0, c->hidden_size);
+    di_tensor by_token = columns(&last->confidence_proj, c->hidden_size, c->dspark_markov_rank);
+    ops->embed(m->be, before, n, &last->markov_embed, 1, a->markov, a->markov_pre);
+    ops->linear_add_f32(m->be, a->markov, n, &last->markov_head, a->logits + (size_t)j * vocab,
+                        (size_t)size * vocab);
+    for (int i = 0; i < n; i++) {
+        m->logit_rows[i] = i * size + j;
+    }
+    ops->gather_rows(m->be, a->g, m->logit_rows, n, (size_t)c->hidden_size * sizeof(di_bf16), a->x);
+    ops->linear_f32(m->be, a->x, n, &by_hidden, a->confidence);
+    ops->linear_add_f32(m->be, a->markov, n, &by_token, a->confidence, 1);
+}
+
+/* Draws column j of tokens and fills column j of confidence. */
+static bool draw_column(di_model *m, int n, int j, di_draft_fn draw, void *user, int32_t *tokens,
+                        float *confidence, di_error *err) {
+    int size = m->c->dspark_block_size;
+    size_t vocab = (size_t)m->c->vocab_size;
+    m->be->ops->download(m->be, m->draft_confidence, m->a.confidence, (size_t)n * sizeof(float));
+    for (int i = 0; i < n; i++) {
+        m->be->ops->download(m->be, m->draft_logits, m->a.logits + (size_t)(i * size + j) * vocab,
+                             vocab * sizeof(float));
+        if (!m->be->ops->sync(m->be, err)) {
+            return false;
+        }
+        int32_t token = draw(user, i, j, m->draft_logits);
+        tokens[i * size + j] = token < 0 ? m->c->dspark_noise_token_id : token;
+        confidence[i * size + j] = m->draft_confidence[i];
+    }
+    return true;
+}
+
+bool di_model_draft(di_model *m, const di_draft_rows *parts, int n, di_draft_fn draw, void *user,
+                    int32_t *tokens, float *confidence, di_error *err) {
+    const di_config *c = m->c;
+    di_pass *pass = &m->all;
+    if (!parts_ok(m, parts, n, err)) {
+        return false;
+    }
+    build_pass(m, parts, n, pass);
+    m->be->ops->embed(m->be, m->tokens, pass->step.num_rows, &m->w->embed, c->hc_mult, m->a.h,
+                      m->a.pre);
+    m->be->ops->rope_table(m->be, pass->positions, pass->step.num_rows, m->freq[0], m->a.rope[0]);
+    for (int s = 0; s < c->num_nextn_predict_layers; s++) {
+        di_graph_draft_stage(m, pass, s);
+    }
+    head(m, pass->step.num_rows);
+    for (int j = 0; j < c->dspark_block_size; j++) {
+        for (int i = 0; i < n; i++) {
+            m->draft_before[i] = j ? tokens[i * c->dspark_block_size + j - 1] : parts[i].anchor;
+        }
+        correct(m, n, j, m->draft_before);
+        if (!draw_column(m, n, j, draw, user, tokens, confidence, err)) {
+            return false;
+        }
+    }
+    return true;
+}

@@ -1,0 +1,31 @@
+/* DSpark's draft model: proposes the next tokens of a sequence in one parallel block.
+ *
+ * A round for a sequence whose tokens up to p are in: the anchor x0 (sampled, not yet computed)
+ * stands at p + 1, and `dspark_block_size` rows [x0, noise, ...] run through the draft stages at
+ * once. Row j predicts the token behind it, sequentially: its logits get a correction by the token
+ * before (the Markov head), the caller draws from them, and so on. What a round computes leaves no
+ * state. */
+#ifndef DI_MODEL_DRAFT_H
+#define DI_MODEL_DRAFT_H
+
+#include "model/model.h"
+
+/* One sequence of a round. The model was made with drafts, and every token before the anchor has
+ * been through di_model_forward. */
+typedef struct di_draft_rows {
+    int64_t pos0; /* of the anchor: so many tokens' state is stored */
+    int32_t slot;
+    int32_t anchor; /* x0 */
+} di_draft_rows;
+
+/* Draws token j (0 .. block size - 1) of sequence i from its logits f32 [vocab_size]. -1: no more
+ * drafts of this sequence are wanted (its later rows get a token all the same). */
+typedef int32_t (*di_draft_fn)(void *user, int i, int j, const float *logits);
+
+/* tokens i32 and confidence f32 [n, dspark_block_size]: the drafts, and the head's estimate (before
+ * its sigmoid) that each is accepted given those before it are. n sequences, n * block size <=
+ * max_rows. DI_ERR_ARGUMENT for what is out of range. */
+bool di_model_draft(di_model *m, const di_draft_rows *parts, int n, di_draft_fn draw, void *user,
+                    int32_t *tokens, float *confidence, di_error *err);
+
+#endif

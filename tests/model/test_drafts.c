@@ -1,0 +1,180 @@
+/* The draft model against recorded rounds, stage by stage: the target's layers and the draft's
+ * stages are given the recorded streams of what comes before them, so that nothing spreads
+ * (tests/data/golden/README.md). The engine lists the ring by position, the record by slot: sums of
+ * the attention may differ in their last bits. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "support/cmocka.h"
+#include "support/golden.h"
+
+#include "model/draft.h"
+#include "model/graph.h"
+
+typedef struct rounds {
+    fixture f;
+    golden_case g;
+    const char *prefix; /* of the target's arrays */
+    int64_t row;        /* its first recorded row */
+    int round;          /* of drafts; -1 while the target runs */
+    int64_t wrong_integers;
+    tally taps, h, pre, logits, confidence;
+    int32_t drawn;
+} rounds;
+
+static const void *row_of(const di_tensor *t, int64_t row, int from) {
+    int64_t width = elements_from(t, from);
+    return (const char *)t->data + row * width * di_dtype_bits(t->dtype) / 8;
+}
+
+/* Targets' taps: the prompt's last rows, or one row a step. */
+static void compare_taps(rounds *t, const di_bf16 *found, size_t bytes) {
+    di_tensor wanted = case_get(&t->g, DI_BF16, "%smain_hidden", t->prefix);
+    int64_t width = elements_from(&wanted, 1), rows = (int64_t)(bytes / 2) / width;
+    bool prompt = strcmp(t->prefix, "prefill.") == 0;
+    int64_t recorded = prompt ? wanted.shape[0] : 1;
+    tally_bf16(&t->taps, found + (rows - recorded) * width, row_of(&wanted, prompt ? 0 : t->row, 1),
+               recorded * width);
+}
+
+static void give_streams(rounds *t, const char *name, int layer, void *data, size_t bytes) {
+    di_dtype dtype = strcmp(name, "h") == 0 ? DI_BF16 : DI_F32;
+    const void *wanted;
+    di_tensor array;
+    int stage = layer - t->f.c->num_hidden_layers;
+    if (t->round >= 0) {
+        array = case_get(&t->g, dtype, "draft.mtp.%d.%s", stage, name);
+        wanted = row_of(&array, t->round, 1);
+        if (dtype == DI_BF16) {
+            tally_bf16(&t->h, data, wanted, (int64_t)(bytes / 2));
+        } else {
+            tally_f32(&t->pre, data, wanted, (int64_t)(bytes / 4));
+        }
+    } else {
+        array = case_get(&t->g, dtype, "%slayers.%d.%s", t->prefix, layer, name);
+        wanted = row_of(&array, t->row, 1);
+    }
+    t->f.be->ops->upload(t->f.be, data, wanted, bytes);
+}
+
+static void observe(void *user, const char *name, int layer, void *data, size_t bytes) {
+    rounds *t = user;
+    observe_latents(&t->f, name, layer, data, bytes);
+    if (strcmp(name, "taps") == 0) {
+        compare_taps(t, data, bytes);
+    } else if (strcmp(name, "h") == 0 || strcmp(name, "pre") == 0) {
+        give_streams(t, name, layer, data, bytes);
+    } else if (strcmp(name, "experts") == 0 && t->round >= 0) {
+        di_tensor wanted =
+            case_get(&t->g, DI_I32, "draft.mtp.%d.experts", layer - t->f.c->num_hidden_layers);
+        const int32_t *row = row_of(&wanted, t->round, 1);
+        for (size_t i = 0; i < bytes / sizeof *row; i++) {
+            t->wrong_integers += ((const int32_t *)data)[i] != row[i];
+        }
+    }
+}
+
+/* Greedy; compares the row's logits with the recorded ones on the way. */
+static int32_t draw(void *user, int i, int j, const float *logits) {
+    rounds *t = user;
+    assert_int_equal(i, 0);
+    di_tensor wanted = case_get(&t->g, DI_F32, "draft.logits");
+    const float *row = (const float *)row_of(&wanted, t->round, 1) + j * wanted.shape[2];
+    tally_f32(&t->logits, logits, row, wanted.shape[2]);
+    return argmax(logits, (int)wanted.shape[2]);
+}
+
+/* The round recorded after `after` tokens, if there is one. */
+static void draft_if_recorded(rounds *t, const di_seq *seq) {
+    di_tensor after = case_get(&t->g, DI_I32, "draft.after");
+    for (t->round = 0; t->round < after.shape[0]; t->round++) {
+        if (((const int32_t *)after.data)[t->round] == seq->len) {
+            break;
+        }
+    }
+    if (t->round < after.shape[0]) {
+        di_error err = {0};
+        int32_t tokens[16];
+        float confidence[16];
+        int size = t->f.c->dspark_block_size;
+        di_tensor anchors = case_get(&t->g, DI_I32, "draft.anchor");
+        di_tensor wanted = case_get(&t->g, DI_I32, "draft.tokens");
+        di_tensor sure = case_get(&t->g, DI_F32, "draft.confidence_logits");
+        di_draft_rows part = {seq->len, seq->slot, ((const int32_t *)anchors.data)[t->round]};
+        if (!di_model_draft(t->f.m, &part, 1, draw, t, tokens, confidence, &err)) {
+            fail_msg("%s", err.message);
+        }
+        for (int j = 0; j < size; j++) {
+            t->wrong_integers += tokens[j] != ((const int32_t *)wanted.data)[t->round * size + j];
+        }
+        tally_f32(&t->confidence, confidence, (const float *)sure.data + t->round * size, size);
+    }
+    t->round = -1;
+}
+
+static void check(const char *config, const char *file, backend_kind kind) {
+    rounds t = {.prefix = "prefill.", .round = -1};
+    di_error err = {0};
+    di_seq seq;
+    fixture_open_drafts(&t.f, testdata_path("%s", config), kind, 128);
+    case_open(&t.g, testdata_path("golden/%s/%s.safetensors", config, file));
+    di_model_observe(t.f.m, observe, &t);
+    di_tensor tokens = case_get(&t.g, DI_I32, "tokens");
+    di_tensor fed = case_get(&t.g, DI_I32, "decode.tokens");
+    int64_t steps = case_get(&t.g, DI_F32, "decode.logits").shape[0];
+    assert_true(di_seq_open(t.f.cache, &seq, (di_hash){0, 0}, &err));
+    fixture_forward(&t.f, &seq, tokens.data, (int)tokens.shape[0], 0, 0, NULL);
+    draft_if_recorded(&t, &seq);
+    t.prefix = "decode.";
+    for (t.row = 0; t.row < steps; t.row++) {
+        fixture_forward(&t.f, &seq, (const int32_t *)fed.data + t.row, 1, 0, 0, NULL);
+        draft_if_recorded(&t, &seq);
+    }
+    print_message("    %s/%s: taps unequal %lld of %lld; h unequal %lld of %lld, worst %.2g; pre "
+                  "%.2g; logits %.2g; confidence %.2g; integers wrong %lld\n",
+                  config, file, (long long)t.taps.unequal, (long long)t.taps.count,
+                  (long long)t.h.unequal, (long long)t.h.count, t.h.worst, t.pre.worst,
+                  t.logits.worst, t.confidence.worst, (long long)t.wrong_integers);
+    assert_true(t.taps.count > 0 && t.h.count > 0);
+    assert_int_equal(t.taps.unequal, 0);
+    assert_int_equal(t.wrong_integers, 0);
+    assert_true(t.h.unequal <= t.h.count / 100);
+    assert_true(t.h.worst < 0.04);
+    assert_true(t.pre.worst < 2e-3);
+    assert_true(t.logits.worst < 2e-5); /* from the recorded last streams; wrong taps give 6 */
+    assert_true(t.confidence.worst < 2e-5);
+    di_seq_close(t.f.cache, &seq);
+    case_close(&t.g);
+    fixture_close(&t.f);
+}
+
+static void test_ref_drafts_equal_the_tiny_rounds(void **state) {
+    (void)state;
+    check("tiny", "decode-025", BACKEND_REF);
+}
+
+static void test_cpu_drafts_equal_the_tiny_rounds(void **state) {
+    (void)state;
+    check("tiny", "decode-025", BACKEND_CPU);
+}
+
+static void test_cpu_drafts_equal_the_wide_rounds(void **state) {
+    (void)state;
+    check("wide", "decode-064", BACKEND_CPU);
+}
+
+static void test_cpu_drafts_equal_the_deep_rounds(void **state) {
+    (void)state;
+    check("deep", "decode-070", BACKEND_CPU);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ref_drafts_equal_the_tiny_rounds),
+        cmocka_unit_test(test_cpu_drafts_equal_the_tiny_rounds),
+        cmocka_unit_test(test_cpu_drafts_equal_the_wide_rounds),
+        cmocka_unit_test(test_cpu_drafts_equal_the_deep_rounds),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
