@@ -171,21 +171,25 @@ void di_cpu_linear_add_f32(di_backend *be, const di_bf16 *x, int n, const di_ten
     linear(di_cpu_of(be), x, n, w, y, NULL, ldy, true);
 }
 
-/* One job a group; the activations lie [row][group]. */
+/* One job a group. x lies [row][group], its rows in lane order [group][row]. */
 static void grouped_batch(di_cpu *cpu, const di_bf16 *x, int n, int groups, const di_cpu_matrix *w,
                           di_bf16 *y) {
     int64_t m = w->rows / groups;
-    float *a;
-    const float **list;
+    size_t rows = (size_t)n * (size_t)groups, ld = di_cpu_row_floats(w->k);
     di_cpu_job *jobs = di_cpu_scratch(cpu, DI_CPU_USE_JOBS, (size_t)groups, sizeof *jobs);
-    if (!jobs || !di_cpu_activations(cpu, x, (size_t)w->k, n * groups, w->k, false, &a, &list)) {
+    float *a = di_cpu_scratch(cpu, DI_CPU_USE_A, rows, ld * sizeof *a);
+    const float **list = di_cpu_scratch(cpu, DI_CPU_USE_ROWS, rows, sizeof *list);
+    if (cpu->failed) {
         return;
     }
-    for (int g = 0; g < groups; g++) { /* the list again, by groups */
-        for (int i = 0; i < n; i++) {
-            list[g * n + i] =
-                a + ((size_t)i * (size_t)groups + (size_t)g) * di_cpu_row_floats(w->k);
-        }
+    double work = (double)rows * w->k * 4;
+#pragma omp parallel for num_threads(di_cpu_threads_for(cpu, work))
+    for (int t = 0; t < n * groups; t++) {
+        size_t place = (size_t)(t % groups) * (size_t)n + (size_t)(t / groups);
+        cpu->k->widen(x + (size_t)t * (size_t)w->k, w->k, a + place * ld);
+        list[place] = a + place * ld;
+    }
+    for (int g = 0; g < groups; g++) {
         jobs[g] = (di_cpu_job){
             .w = *w,
             .row0 = g * m,
@@ -203,7 +207,7 @@ void di_cpu_linear_grouped(di_backend *be, const di_bf16 *x, int n, int groups, 
                            di_bf16 *y) {
     di_cpu *cpu = di_cpu_of(be);
     di_cpu_matrix matrix = di_cpu_matrix_of(w);
-    enum { BATCH = 2 * DI_CPU_PRODUCT_ROWS };
+    enum { BATCH = 4 * DI_CPU_PRODUCT_ROWS };
     for (int t = 0; t < n && !cpu->failed; t += BATCH) {
         int m = n - t < BATCH ? n - t : BATCH;
         grouped_batch(cpu, x + (size_t)t * (size_t)groups * (size_t)matrix.k, m, groups, &matrix,
