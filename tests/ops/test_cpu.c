@@ -215,6 +215,9 @@ static void hyper_connections(di_backend *be, arrays *a, results *r) {
             add_part(r, PART_F32, pre, rows * (size_t)(hc * (2 + hc)), fine);
             be->ops->mhc_pre(be, h, pre, n, hc, d, x);
             add_part(r, PART_BF16, x, rows * (size_t)d, one_step);
+            di_bf16 *mean = arrays_take(a, rows * (size_t)(d + 2), sizeof *mean);
+            be->ops->stream_mean(be, h, n, hc, d, mean, (size_t)d + 2);
+            add_part(r, PART_BF16, mean, rows * (size_t)(d + 2), one_step);
             be->ops->mhc_post(be, y, post, comb, n, hc, d, h);
             add_part(r, PART_BF16, h, rows * width, one_step);
         }
@@ -244,6 +247,9 @@ static void products(di_backend *be, arrays *a, results *r) {
                 float *f = arrays_take(a, cells, sizeof *f);
                 be->ops->linear_f32(be, x, n, &w, f);
                 add_part(r, PART_F32, f, cells, fine);
+                float *sum = random_f32(a, (size_t)n * (size_t)(m + 3), 1); /* gaps stay */
+                be->ops->linear_add_f32(be, x, n, &w, sum, (size_t)m + 3);
+                add_part(r, PART_F32, sum, (size_t)n * (size_t)(m + 3), fine);
             }
         }
     }
@@ -376,6 +382,9 @@ static void ngrams(di_backend *be, arrays *a, results *r) {
     be->ops->engram(be, rows, 1, columns, &table, &wkv, &q, &k, hc, d, 1e-20f, h);
     add_part(r, PART_BF16, h, (size_t)(n * hc * d), one_step);
 }
+
+/* A probability next to a BF16 tie may round the other way: 2^-9 of one term. */
+static const part attention_steps = {.ulp = 1, .small = 0x1p-10f, .one_in = 10};
 
 /* ---- state -----------------------------------------------------------------------------------*/
 
@@ -547,8 +556,12 @@ static void play(di_backend *be, arrays *a, const scene *s, int chunk, results *
             int n = chunk ? chunk : (turn * 5 + i * 3) % 11;
             n = n < left ? n : left;
             if (n > 0) {
-                seqs[step.num_seqs++] =
-                    (di_seq_rows){step.num_rows, n, done[i], i ? s->window_start : 0, blocks[i], i};
+                seqs[step.num_seqs++] = (di_seq_rows){.row0 = step.num_rows,
+                                                      .num_rows = n,
+                                                      .pos0 = done[i],
+                                                      .window_start = i ? s->window_start : 0,
+                                                      .blocks = blocks[i],
+                                                      .slot = i};
                 step.num_rows += n;
             }
             done[i] += n;
@@ -564,9 +577,7 @@ static void play(di_backend *be, arrays *a, const scene *s, int chunk, results *
     add_part(r, PART_I32, all.candidates, n * (size_t)s->max_blocks, exact);
     add_part(r, PART_I32, all.narrow, n * (size_t)s->k, exact);
     add_part(r, PART_BF16, all.pooled, n * (size_t)s->head_dim, one_step);
-    /* A probability next to a BF16 tie may round the other way: 2^-9 of one term. */
-    add_part(r, PART_BF16, all.attention, n * (size_t)(s->heads * s->head_dim),
-             (part){.ulp = 1, .small = 0x1p-10f, .one_in = 10});
+    add_part(r, PART_BF16, all.attention, n * (size_t)(s->heads * s->head_dim), attention_steps);
     add_part(r, PART_BYTES, pool.slots, 2 * l->group_offset[0], exact);
     arrays_free(&fixed);
     arrays_free(&spare);
@@ -590,6 +601,39 @@ static void broken_states(di_backend *be, arrays *a, results *r) {
     scene s = scenes[1];
     s.kind = VALUES_BROKEN;
     play(be, a, &s, 7, r);
+}
+
+/* A block of drafts beside an ordinary sequence: its rows see the whole window before it and each
+ * other, in any order. Prompts shorter and longer than the window, and one cut by window_start. */
+static void drafts(di_backend *be, arrays *a, results *r) {
+    enum { WINDOW = 70, DIM = 64, HEADS = 5, BLOCK = 6, RING = WINDOW + BLOCK, MOST = 150 };
+    static const int64_t known[][2] = {{1, 0}, {40, 0}, {150, 0}, {100, 80}}; /* tokens, start */
+    di_state_layout *l = small_layout(a, DIM, 32, 8, RING, 3);
+    di_tensor sink = {.dtype = DI_F32, .data = random_f32(a, HEADS, 1)};
+    uint8_t *records = arrays_take(a, MOST, l->window_bytes);
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        di_seq_rows seqs[2] = {{.num_rows = (int)known[i][0]}, {0}};
+        di_step step = {.num_rows = (int)known[i][0], .num_seqs = 1, .seqs = seqs};
+        step.pool = small_pool(a, l, 1, 2);
+        di_bf16 *kv = random_bf16(a, MOST, DIM, 1, VALUES_CALM);
+        be->ops->window_quant(be, kv, step.num_rows, DIM, records);
+        be->ops->window_store(be, &step, 0, records);
+        seqs[0] = (di_seq_rows){.num_rows = 2, .slot = 1};
+        seqs[1] = (di_seq_rows){.row0 = 2,
+                                .num_rows = BLOCK - (int)i,
+                                .pos0 = known[i][0],
+                                .window_start = known[i][1],
+                                .draft = true};
+        step.num_seqs = 2;
+        step.num_rows = 2 + seqs[1].num_rows;
+        size_t n = (size_t)step.num_rows;
+        di_bf16 *q = random_bf16(a, n * HEADS, DIM, 1.5f, VALUES_CALM);
+        di_bf16 *out = arrays_take(a, n * HEADS * DIM, sizeof *out);
+        be->ops->window_quant(be, random_bf16(a, n, DIM, 1, VALUES_CALM), (int)n, DIM, records);
+        be->ops->attention(be, &step, 0, WINDOW, -1, 0, q, HEADS, DIM, records, NULL, 0, &sink,
+                           out);
+        add_part(r, PART_BF16, out, n * HEADS * DIM, attention_steps);
+    }
 }
 
 /* ---- tests -----------------------------------------------------------------------------------*/
@@ -652,6 +696,11 @@ static void test_ngram_gate_agrees_with_the_oracle(void **state) {
 static void test_state_attention_and_selection_agree_with_the_oracle(void **state) {
     (void)state;
     check_case(states, true);
+}
+
+static void test_drafts_see_the_window_and_each_other(void **state) {
+    (void)state;
+    check_case(drafts, true);
 }
 
 static void test_broken_keys_do_no_harm_to_other_rows(void **state) {
@@ -781,7 +830,10 @@ static void test_buffers_are_aligned_and_carry_bytes(void **state) {
         void *p = be->ops->alloc(be, bytes + sizeof text);
         assert_int_equal((uintptr_t)p % 256, 0);
         be->ops->upload(be, p, text, sizeof text);
-        be->ops->download(be, back, p, sizeof text);
+        void *q = be->ops->alloc(be, sizeof text);
+        be->ops->copy(be, q, p, sizeof text);
+        be->ops->download(be, back, q, sizeof text);
+        be->ops->free(be, q);
         assert_string_equal(back, text);
         be->ops->free(be, p);
     }
@@ -843,6 +895,7 @@ int main(void) {
         cmocka_unit_test(test_experts_agree_with_the_oracle),
         cmocka_unit_test(test_ngram_gate_agrees_with_the_oracle),
         cmocka_unit_test(test_state_attention_and_selection_agree_with_the_oracle),
+        cmocka_unit_test(test_drafts_see_the_window_and_each_other),
         cmocka_unit_test(test_broken_keys_do_no_harm_to_other_rows),
         cmocka_unit_test(test_sinkhorn_rounds_give_the_known_matrix),
         cmocka_unit_test(test_state_ops_do_not_depend_on_how_steps_are_cut),
