@@ -74,7 +74,7 @@ static void move_state(di_device *d, di_work *w) {
     size_t stride = pool->layout->slot_stride;
     for (size_t i = 0; i < w->plan.num_moves; i++) {
         if (w->plan.moves[i].to_host) {
-            di_seq_export(d->o.cache, &w->plan.moves[i].seq, w->plan.moves[i].host);
+            di_seq_export(d->o.cache, &w->plan.moves[i].seq, w->plan.moves[i].host->data);
         }
     }
     for (int i = 0; i < w->plan.num_copies; i++) {
@@ -85,7 +85,7 @@ static void move_state(di_device *d, di_work *w) {
     for (size_t i = 0; i < w->plan.num_moves; i++) {
         di_plan_move *m = &w->plan.moves[i];
         if (!m->to_host) {
-            di_seq_import(d->o.cache, &m->seq, m->len, m->host);
+            di_seq_import(d->o.cache, &m->seq, m->host->len, m->host->data);
         }
     }
 }

@@ -19,6 +19,15 @@ typedef enum di_job_state {
 
 typedef struct di_job di_job;
 
+/* State of a preempted job in host memory. Held by the job and by every plan that moves it, for a
+ * job may end while the device has yet to write there. */
+typedef struct di_host_state {
+    int holders; /* the step thread's to count */
+    int64_t len; /* tokens */
+    size_t bytes;
+    unsigned char data[];
+} di_host_state;
+
 struct di_job {
     /* the engine's */
     void *owner;         /* the engine's record of this job */
@@ -50,9 +59,7 @@ struct di_job {
     int64_t cached_tokens; /* resumed from prefixes at the first admission */
     int64_t blocked_at;    /* spare blocks when it could not be admitted; INT64_MIN = not tried */
     int preemptions;
-    void *host_state; /* its state in host memory, host_len tokens; or NULL */
-    int64_t host_len;
-    size_t host_bytes;
+    di_host_state *host_state; /* or NULL */
 };
 
 /* Tokens whose rows may be queued: known ones and the one being sampled. */

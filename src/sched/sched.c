@@ -69,12 +69,16 @@ bool di_plan_create(di_plan *p, const di_sched_options *o, di_error *err) {
     return true;
 }
 
+static void release_host_state(di_host_state *host) {
+    if (--host->holders == 0) {
+        di_free(host);
+    }
+}
+
 void di_plan_clear(di_plan *p) {
     for (size_t i = 0; i < p->num_moves; i++) {
         di_free(p->moves[i].seq.blocks);
-        if (!p->moves[i].to_host) {
-            di_free(p->moves[i].host);
-        }
+        release_host_state(p->moves[i].host);
     }
     p->num_rows = p->num_tokens = p->num_logits = p->num_copies = 0;
     p->num_moves = 0;
@@ -157,8 +161,8 @@ static void enter_running(di_sched *s, di_job *job) {
 
 static void forget_host_state(di_sched *s, di_job *job) {
     if (job->host_state) {
-        s->host_used -= job->host_bytes;
-        di_free(job->host_state);
+        s->host_used -= job->host_state->bytes;
+        release_host_state(job->host_state);
         job->host_state = NULL;
     }
 }
@@ -225,7 +229,7 @@ static bool worth_keeping(const di_sched *s, const di_sched_costs *costs, const 
 }
 
 /* A move of the job's state as part of the plan; false without memory. */
-static bool add_move(di_plan *plan, const di_job *job, bool to_host, int64_t len) {
+static bool add_move(di_plan *plan, const di_job *job, bool to_host) {
     di_plan_move *moves =
         di_grow(plan->moves, plan->num_moves, &plan->move_capacity, sizeof *moves);
     if (!moves) {
@@ -233,14 +237,14 @@ static bool add_move(di_plan *plan, const di_job *job, bool to_host, int64_t len
     }
     plan->moves = moves;
     di_plan_move *move = &moves[plan->num_moves];
-    *move =
-        (di_plan_move){.to_host = to_host, .seq = job->seq, .host = job->host_state, .len = len};
+    *move = (di_plan_move){.to_host = to_host, .seq = job->seq, .host = job->host_state};
     size_t bytes = (size_t)job->seq.num_blocks * sizeof *move->seq.blocks;
     move->seq.blocks = di_alloc(bytes);
     if (!move->seq.blocks) {
         return false;
     }
     memcpy(move->seq.blocks, job->seq.blocks, bytes);
+    move->host->holders++;
     plan->num_moves++;
     return true;
 }
@@ -252,15 +256,16 @@ static void keep_state(di_sched *s, const di_sched_costs *costs, di_plan *plan, 
         s->recomputed++;
         return;
     }
-    job->host_state = di_alloc(bytes);
-    if (!job->host_state || !add_move(plan, job, true, job->seq.len)) {
+    job->host_state = di_alloc(sizeof *job->host_state + bytes);
+    if (job->host_state) {
+        *job->host_state = (di_host_state){.holders = 1, .len = job->seq.len, .bytes = bytes};
+    }
+    if (!job->host_state || !add_move(plan, job, true)) {
         di_free(job->host_state);
         job->host_state = NULL;
         s->recomputed++;
         return;
     }
-    job->host_len = job->seq.len;
-    job->host_bytes = bytes;
     s->host_used += bytes;
     s->swapped++;
 }
@@ -448,14 +453,13 @@ static bool restore(di_sched *s, di_plan *plan, di_job *job) {
     if (!di_seq_open(s->cache, &job->seq, job->salt, NULL)) {
         return false;
     }
-    if (!di_seq_reserve(s->cache, &job->seq, job->host_len, NULL) ||
-        !add_move(plan, job, false, job->host_len)) {
+    if (!di_seq_reserve(s->cache, &job->seq, job->host_state->len, NULL) ||
+        !add_move(plan, job, false)) {
         di_seq_close(s->cache, &job->seq);
         return false;
     }
-    job->seq.len = job->host_len;
-    s->host_used -= job->host_bytes;
-    job->host_state = NULL; /* the plan's move owns it now */
+    job->seq.len = job->host_state->len;
+    forget_host_state(s, job); /* the plan holds it */
     return true;
 }
 
@@ -591,7 +595,7 @@ bool di_sched_check(const di_sched *s, di_error *err) {
     size_t host = 0;
     for (size_t i = 0; i < s->waiting.count; i++) {
         const di_job *job = s->waiting.jobs[i];
-        host += job->host_state ? job->host_bytes : 0;
+        host += job->host_state ? job->host_state->bytes : 0;
         if (job->state != DI_JOB_WAITING || job->heap_index != i || job->seq.slot != 0 ||
             (i > 0 && di_job_before(job, s->waiting.jobs[(i - 1) / 2]))) {
             return di_fail(err, DI_ERR_INTERNAL, "waiting job %zu is not as it should be", i);

@@ -49,8 +49,7 @@ typedef struct di_plan_row {
 typedef struct di_plan_move {
     bool to_host;
     di_seq seq; /* blocks owned by the plan */
-    void *host;
-    int64_t len;
+    di_host_state *host;
 } di_plan_move;
 
 typedef struct di_plan {
