@@ -380,7 +380,7 @@ static bool full(const di_job *job) {
     return di_job_target(job) >= job->max_len && job->in_flight > 0;
 }
 
-/* ---- the two passes over running jobs --------------------------------------------------------*/
+/* ---- decoding --------------------------------------------------------------------------------*/
 
 static bool decoding(const di_job *job) {
     return di_job_decodes(job) && di_job_need(job) <= 1;
@@ -397,23 +397,6 @@ static void plan_decodes(di_sched *s, const di_sched_costs *costs, di_plan *plan
             }
         }
     }
-}
-
-/* Prompts that are under way, best rank first, within `budget`. The first takes at most half while
- * another waits behind it. Returns what is left. */
-static int plan_prompts(di_sched *s, const di_sched_costs *costs, di_plan *plan, int budget,
-                        bool others_wait) {
-    for (int i = 0; i < s->num_running && budget > 0; i++) {
-        di_job *job = s->running[i];
-        if (decoding(job) || job->plan_row >= 0 || di_job_need(job) < 1) {
-            continue;
-        }
-        bool share = others_wait || i + 1 < s->num_running;
-        int64_t most = share && budget > 1 ? (budget + 1) / 2 : budget;
-        budget -= serve(s, costs, plan, job, most);
-        others_wait = others_wait && budget > 0;
-    }
-    return budget;
 }
 
 /* ---- admission -------------------------------------------------------------------------------*/
@@ -510,18 +493,56 @@ static bool make_way(di_sched *s, const di_sched_costs *costs, di_plan *plan, co
     return true;
 }
 
+/* Starts the head of the queue, if need be in the place of running jobs of worse priority. */
+static bool let_in(di_sched *s, const di_sched_costs *costs, di_plan *plan, int *budget) {
+    di_job *job = di_queue_head(&s->waiting);
+    while (!admit(s, plan, job)) {
+        if (!make_way(s, costs, plan, job)) {
+            return false;
+        }
+    }
+    *budget -= serve(s, costs, plan, job, *budget);
+    return true;
+}
+
 static int plan_admissions(di_sched *s, const di_sched_costs *costs, di_plan *plan, int budget) {
-    while (budget > 0 && plan->num_rows < s->o.max_num_seqs) {
-        di_job *job = di_queue_head(&s->waiting);
-        if (!job) {
+    while (budget > 0 && di_queue_head(&s->waiting)) {
+        if (!let_in(s, costs, plan, &budget)) {
+            plan->stuck = s->num_running == 0 ? di_queue_head(&s->waiting) : NULL;
             break;
         }
-        if (admit(s, plan, job)) {
-            budget -= serve(s, costs, plan, job, budget);
-        } else if (!make_way(s, costs, plan, job)) {
-            plan->stuck = s->num_running == 0 ? job : NULL;
-            break;
+    }
+    return budget;
+}
+
+/* ---- prompts under way -----------------------------------------------------------------------*/
+
+/* Somebody of better priority waits. */
+static bool outranked(const di_sched *s, const di_job *job) {
+    const di_job *head = di_queue_head(&s->waiting);
+    return head && head->priority < job->priority;
+}
+
+/* Prompts that are under way, best rank first, within `budget`; whoever waits with a better
+ * priority goes before. The first takes at most half while another waits behind it. Returns what is
+ * left. */
+static int plan_prompts(di_sched *s, const di_sched_costs *costs, di_plan *plan, int budget,
+                        bool admit_any) {
+    bool others_wait = s->waiting.count > 0;
+    for (int i = 0; i < s->num_running && budget > 0; i++) {
+        di_job *job = s->running[i];
+        if (decoding(job) || job->plan_row >= 0 || di_job_need(job) < 1) {
+            continue;
         }
+        if (admit_any && outranked(s, job) &&
+            (let_in(s, costs, plan, &budget) || job->state != DI_JOB_RUNNING)) {
+            i = -1; /* the list has changed */
+            continue;
+        }
+        bool share = others_wait || i + 1 < s->num_running;
+        int64_t most = share && budget > 1 ? (budget + 1) / 2 : budget;
+        budget -= serve(s, costs, plan, job, most);
+        others_wait = others_wait && budget > 0;
     }
     return budget;
 }
@@ -551,15 +572,25 @@ static void finish_plan(di_sched *s, di_plan *plan) {
     }
 }
 
+/* Rows that decoding leaves. None are left when every seat is a decoding one and a step has no more
+ * rows than that: then a waiting job of better priority takes the last seat. */
+static int rows_left(di_sched *s, const di_sched_costs *costs, di_plan *plan, bool calm) {
+    int most = s->o.max_num_batched_tokens, mixed = s->o.max_mixed_prefill_tokens;
+    if (calm && plan->num_tokens == most && outranked(s, s->running[s->num_running - 1])) {
+        preempt(s, costs, plan, s->running[s->num_running - 1]);
+    }
+    int budget = most - plan->num_tokens;
+    return plan->num_rows > 0 && budget > mixed ? mixed : budget;
+}
+
 bool di_sched_plan(di_sched *s, const di_sched_costs *costs, di_plan *plan) {
     uint64_t preemptions = s->preemptions;
     plan_decodes(s, costs, plan);
-    int budget = s->o.max_num_batched_tokens - plan->num_tokens;
-    if (plan->num_rows > 0 && budget > s->o.max_mixed_prefill_tokens) {
-        budget = s->o.max_mixed_prefill_tokens;
-    }
-    budget = plan_prompts(s, costs, plan, budget, s->waiting.count > 0);
-    if (s->preemptions == preemptions) { /* nobody is let in while others are put out */
+    bool calm = s->preemptions == preemptions; /* nobody was put out for want of blocks */
+    int budget = rows_left(s, costs, plan, calm);
+    preemptions = s->preemptions;
+    budget = plan_prompts(s, costs, plan, budget, calm);
+    if (calm && s->preemptions == preemptions) {
         budget = plan_admissions(s, costs, plan, budget);
     }
     top_up(s, costs, plan, budget);
