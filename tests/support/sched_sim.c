@@ -1,0 +1,478 @@
+#include "support/sched_sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "ops/cpu/cpu.h"
+#include "support/cmocka.h"
+
+#define CHECK(s, ok, ...)                                                                          \
+    do {                                                                                           \
+        if (!(ok)) {                                                                               \
+            print_message("seed %llu, turn %ld: ", (unsigned long long)(s)->o.seed, (s)->turn);    \
+            fail_msg(__VA_ARGS__);                                                                 \
+        }                                                                                          \
+    } while (0)
+
+enum { MAX_BEST_IDLE = 4, MAX_MODEL_BLOCKS = 64 };
+
+static void *must(void *p) {
+    assert_non_null(p);
+    return p;
+}
+
+/* ---- the device's arithmetic ---- */
+
+static uint64_t mix(uint64_t state, uint64_t value) {
+    state = (state ^ value) * 0x9e3779b97f4a7c15u;
+    state ^= state >> 29;
+    return state * 0xbf58476d1ce4e5b9u;
+}
+
+static int32_t token_of(uint64_t state) {
+    return (int32_t)(state >> 40) % 1000;
+}
+
+/* What a slot and a block hold. */
+typedef struct slot_state {
+    int64_t len;
+    uint64_t state;
+} slot_state;
+
+static slot_state *slot_memory(const sim *s, int32_t slot) {
+    const di_state_pool *pool = di_cache_pool(s->cache);
+    return (slot_state *)(pool->slots + (size_t)slot * pool->layout->slot_stride);
+}
+
+/* State behind each of its tokens. */
+static uint64_t *block_memory(const sim *s, int32_t block) {
+    const di_state_pool *pool = di_cache_pool(s->cache);
+    return (uint64_t *)(pool->blocks + (size_t)block * pool->layout->block_stride);
+}
+
+/* ---- opening and closing ---- */
+
+sim_options sim_defaults(void) {
+    return (sim_options){
+        .num_blocks = 40,
+        .num_snapshots = 16,
+        .sched = {.max_num_seqs = 8,
+                  .max_num_batched_tokens = 256,
+                  .max_mixed_prefill_tokens = 64,
+                  .max_logits = 8 + 16,
+                  .snapshot_interval = 4 * DI_BLOCK_TOKENS},
+    };
+}
+
+static void open_work(sim_work *w, const sim_options *o) {
+    size_t n = (size_t)o->sched.max_num_seqs;
+    assert_true(di_plan_create(&w->plan, &o->sched, NULL));
+    w->rows = must(calloc(n, sizeof *w->rows));
+    w->results = must(calloc(n, sizeof *w->results));
+    w->tokens = must(calloc((size_t)o->sched.max_num_batched_tokens, sizeof *w->tokens));
+    w->blocks = must(calloc(n * MAX_MODEL_BLOCKS, sizeof *w->blocks));
+}
+
+void sim_open(sim *s, const sim_options *o) {
+    di_error err = {0};
+    *s = (sim){.o = *o, .costs = {.token_seconds = 1e-3, .byte_seconds = 1e-9}};
+    s->config = (di_config){
+        .head_dim = 32,
+        .index_head_dim = 32,
+        .sliding_window = 8,
+        .num_hidden_layers = 2,
+        .num_kv_sources = 1,
+        .kv_source_layer_ids = {1},
+        .max_position_embeddings = (MAX_MODEL_BLOCKS - 1) * DI_BLOCK_TOKENS,
+        .layers = {{.ratio = 0}, {.ratio = 1}},
+    };
+    di_cache_options c = {
+        .num_blocks = o->num_blocks,
+        .num_slots = o->sched.max_num_seqs,
+        .num_snapshots = o->num_snapshots,
+        .max_backtracking = 6,
+        .compare_tokens = true,
+    };
+    s->be = must(di_cpu_create(&(di_cpu_options){.threads = 1}, &err));
+    s->cache = di_cache_create(&s->config, s->be, &c, &err);
+    s->sched = s->cache ? di_sched_create(&o->sched, s->cache, &err) : NULL;
+    CHECK(s, s->sched, "%s", err.message);
+    const di_state_layout *l = di_cache_pool(s->cache)->layout;
+    assert_true(l->block_stride >= DI_BLOCK_TOKENS * sizeof(uint64_t));
+    assert_true(l->slot_stride >= sizeof(slot_state));
+    open_work(&s->works[0], o);
+    open_work(&s->works[1], o);
+}
+
+static void free_job(sim_job *job) {
+    free(job->job.tokens);
+    free(job->wanted);
+    free(job->states);
+    free(job);
+}
+
+void sim_close(sim *s) {
+    di_cache_stats stats;
+    CHECK(s, s->num_alive == 0, "%d jobs have not ended", s->num_alive);
+    sim_check(s);
+    di_cache_get_stats(s->cache, &stats);
+    CHECK(s, stats.blocks_free + stats.blocks_cached == stats.blocks,
+          "of %d blocks %d are free and %d cached", stats.blocks, stats.blocks_free,
+          stats.blocks_cached);
+    CHECK(s, stats.slots_free == stats.slots, "of %d slots %d are free", stats.slots,
+          stats.slots_free);
+    for (int i = 0; i < s->num_jobs; i++) {
+        free_job(s->jobs[i]);
+    }
+    for (int i = 0; i < 2; i++) {
+        sim_work *w = &s->works[i];
+        di_plan_destroy(&w->plan);
+        free(w->rows);
+        free(w->results);
+        free(w->tokens);
+        free(w->blocks);
+    }
+    free(s->jobs);
+    di_sched_destroy(s->sched);
+    di_cache_destroy(s->cache);
+    s->be->ops->destroy(s->be);
+}
+
+void sim_check(const sim *s) {
+    di_error err;
+    CHECK(s, di_sched_check(s->sched, &err) && di_cache_check(s->cache, &err), "%s", err.message);
+}
+
+/* ---- jobs ---- */
+
+void sim_prompt(int32_t *tokens, int64_t n, int branch, int64_t fork) {
+    for (int64_t i = 0; i < n; i++) {
+        tokens[i] = (int32_t)(i % 900) + (i < fork ? 0 : 1000 * (branch + 1));
+    }
+}
+
+static void foretell(sim_job *job, const int32_t *prompt, int64_t n, int64_t max_len) {
+    uint64_t state = mix(1, job->job.salt.low);
+    for (int64_t i = 0; i < max_len; i++) {
+        job->states[i] = state;
+        job->wanted[i] = i < n ? prompt[i] : token_of(state);
+        state = mix(state, (uint64_t)job->wanted[i]);
+    }
+    job->states[max_len] = state;
+}
+
+sim_job *sim_add(sim *s, const di_job *like, const int32_t *prompt, int64_t n, int64_t max_len) {
+    sim_job *job = must(calloc(1, sizeof *job));
+    size_t room = (size_t)max_len;
+    job->job = like ? *like : (di_job){0};
+    job->job.owner = job;
+    job->job.num_prompt = job->job.num_tokens = n;
+    job->job.max_len = job->stop_at = max_len;
+    job->job.tokens = must(calloc(room, sizeof *job->job.tokens));
+    job->wanted = must(calloc(room, sizeof *job->wanted));
+    job->states = must(calloc(room + 1, sizeof *job->states));
+    job->first_token = job->last_token = -1;
+    memcpy(job->job.tokens, prompt, (size_t)n * sizeof *prompt);
+    foretell(job, prompt, n, max_len);
+    if (s->num_jobs == s->job_capacity) {
+        s->job_capacity = s->job_capacity ? 2 * s->job_capacity : 64;
+        s->jobs = must(realloc(s->jobs, (size_t)s->job_capacity * sizeof(sim_job *)));
+    }
+    s->jobs[s->num_jobs++] = job;
+    s->num_alive++;
+    assert_true(di_sched_add(s->sched, &job->job, NULL));
+    return job;
+}
+
+static void note_done(sim *s, sim_job *job) {
+    if (job->job.ended && job->job.queued == 0 && !job->done) {
+        job->done = true;
+        s->num_alive--;
+    }
+}
+
+void sim_end(sim *s, sim_job *job) {
+    if (!job->job.ended) {
+        di_sched_end(s->sched, &job->job);
+        CHECK(s, job->job.ended && job->job.state == DI_JOB_NEW, "a job has not ended");
+        note_done(s, job);
+    }
+}
+
+/* ---- the device ---- */
+
+static void move_state(sim *s, sim_work *w, bool to_host) {
+    for (size_t i = 0; i < w->plan.num_moves; i++) {
+        di_plan_move *m = &w->plan.moves[i];
+        if (m->to_host == to_host && to_host) {
+            di_seq_export(s->cache, &m->seq, m->host->data);
+        } else if (m->to_host == to_host) {
+            di_seq_import(s->cache, &m->seq, m->host->len, m->host->data);
+        }
+    }
+}
+
+static void copy_slots(sim *s, const sim_work *w) {
+    for (int i = 0; i < w->plan.num_copies; i++) {
+        *slot_memory(s, w->plan.copies[i].to) = *slot_memory(s, w->plan.copies[i].from);
+    }
+}
+
+/* The end of each block that lies before pos0. */
+static void check_history(const sim *s, const sim_job *job, const sim_row *row) {
+    for (int64_t begin = 0; begin < row->pos0; begin += DI_BLOCK_TOKENS) {
+        int64_t end = begin + DI_BLOCK_TOKENS < row->pos0 ? begin + DI_BLOCK_TOKENS : row->pos0;
+        int32_t block = row->blocks[begin / DI_BLOCK_TOKENS];
+        CHECK(s, block_memory(s, block)[(end - 1) % DI_BLOCK_TOKENS] == job->states[end],
+              "block %d does not hold what a row at %lld needs", block, (long long)row->pos0);
+    }
+}
+
+static void run_row(sim *s, sim_work *w, int i) {
+    sim_row *row = &w->rows[i];
+    sim_job *job = w->plan.rows[i].job->owner;
+    slot_state *slot = slot_memory(s, row->slot);
+    uint64_t state = job->states[0];
+    if (row->pos0 > 0) {
+        CHECK(s, slot->len == row->pos0 && slot->state == job->states[row->pos0],
+              "slot %d holds state of %lld tokens, not that in front of row %lld", row->slot,
+              (long long)slot->len, (long long)row->pos0);
+        state = slot->state;
+        check_history(s, job, row);
+    }
+    if (row->source >= 0) {
+        row->tokens[row->num_tokens - 1] = w->before->results[row->source];
+    }
+    for (int t = 0; t < row->num_tokens; t++) {
+        int64_t pos = row->pos0 + t;
+        CHECK(s, row->tokens[t] == job->wanted[pos], "token %lld is %d, %d expected",
+              (long long)pos, row->tokens[t], job->wanted[pos]);
+        state = mix(state, (uint64_t)row->tokens[t]);
+        block_memory(s, row->blocks[pos / DI_BLOCK_TOKENS])[pos % DI_BLOCK_TOKENS] = state;
+    }
+    *slot = (slot_state){row->pos0 + row->num_tokens, state};
+    w->results[i] = token_of(state);
+    job->rows += row->num_tokens;
+}
+
+static void run_work(sim *s, sim_work *w) {
+    move_state(s, w, true);
+    copy_slots(s, w);
+    move_state(s, w, false);
+    for (int i = 0; i < w->plan.num_rows; i++) {
+        run_row(s, w, i);
+    }
+    w->ran = true;
+}
+
+/* ---- the step thread ---- */
+
+/* Copies what a plan's rows need, as it is now. */
+static void fill(sim *s, sim_work *w) {
+    int32_t *tokens = w->tokens, *blocks = w->blocks;
+    w->before = s->unread;
+    w->ran = false;
+    for (int i = 0; i < w->plan.num_rows; i++) {
+        const di_plan_row *p = &w->plan.rows[i];
+        const di_job *job = p->job;
+        sim_row *row = &w->rows[i];
+        *row = (sim_row){p->pos0, p->num_tokens, job->seq.num_blocks, -1, job->seq.slot,
+                         blocks,  tokens};
+        int64_t known = job->num_tokens - p->pos0;
+        if (known < p->num_tokens) {
+            CHECK(s, known == p->num_tokens - 1, "%lld tokens of a row are not known",
+                  (long long)(p->num_tokens - known));
+            for (int k = 0; w->before && k < w->before->plan.num_rows; k++) {
+                bool sampled = w->before->plan.rows[k].sample;
+                row->source = w->before->plan.rows[k].job == job && sampled ? k : row->source;
+            }
+            CHECK(s, row->source >= 0, "nothing samples a row's last token");
+        }
+        memcpy(tokens, job->tokens + p->pos0,
+               (size_t)(known < p->num_tokens ? known : p->num_tokens) * sizeof *tokens);
+        memcpy(blocks, job->seq.blocks, (size_t)job->seq.num_blocks * sizeof *blocks);
+        tokens += p->num_tokens;
+        blocks += job->seq.num_blocks;
+    }
+}
+
+static bool is_full(const di_job *job) {
+    return di_job_target(job) >= job->max_len && job->in_flight > 0;
+}
+
+static void mark_jobs(sim *s) {
+    for (int i = 0; i < s->num_jobs; i++) {
+        di_job *job = &s->jobs[i]->job;
+        s->jobs[i]->ran = job->state == DI_JOB_RUNNING;
+        s->jobs[i]->decodes = di_job_decodes(job) && di_job_need(job) == 1 && !is_full(job);
+    }
+}
+
+static const sim_job *best_job(const sim *s) {
+    const sim_job *best = NULL;
+    for (int i = 0; i < s->num_jobs; i++) {
+        const sim_job *job = s->jobs[i];
+        if (!job->job.ended && (!best || di_job_before(&job->job, &best->job))) {
+            best = job;
+        }
+    }
+    return best;
+}
+
+static void check_budgets(const sim *s, const di_plan *p) {
+    int tokens = 0, logits = 0, prompt = 0, decoding = 0;
+    for (int i = 0; i < p->num_rows; i++) {
+        const di_plan_row *row = &p->rows[i];
+        const sim_job *job = row->job->owner;
+        CHECK(s,
+              row->num_tokens > 0 && row->num_logits >= row->sample &&
+                  row->num_logits <= row->num_tokens,
+              "row %d has %d tokens and %d logits", i, row->num_tokens, row->num_logits);
+        CHECK(s, !row->job->ended && row->job->plan_row == -1, "row %d is of a job that ended", i);
+        tokens += row->num_tokens;
+        logits += row->num_logits;
+        *(job->decodes ? &decoding : &prompt) += row->num_tokens;
+        for (int k = 0; k < i; k++) {
+            CHECK(s, p->rows[k].job != row->job, "rows %d and %d are of one job", k, i);
+        }
+    }
+    CHECK(s, tokens == p->num_tokens && tokens <= s->o.sched.max_num_batched_tokens,
+          "%d tokens, %d counted", tokens, p->num_tokens);
+    CHECK(s, logits == p->num_logits && logits <= s->o.sched.max_logits, "%d logits, %d counted",
+          logits, p->num_logits);
+    CHECK(s, p->num_rows <= s->o.sched.max_num_seqs, "%d sequences", p->num_rows);
+    CHECK(s, decoding == 0 || prompt <= s->o.sched.max_mixed_prefill_tokens,
+          "%d prompt tokens beside decoding", prompt);
+}
+
+static bool has_row(const di_plan *p, const sim_job *job) {
+    for (int i = 0; p && i < p->num_rows; i++) {
+        if (p->rows[i].job == &job->job) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* All there is to see, best rank first. */
+static void explain(const sim *s, const di_plan *p) {
+    di_cache_stats c;
+    di_cache_get_stats(s->cache, &c);
+    print_message("blocks %d free %d cached %d; seqs %d, batched %d, mixed %d, logits %d\n",
+                  c.blocks, c.blocks_free, c.blocks_cached, s->o.sched.max_num_seqs,
+                  s->o.sched.max_num_batched_tokens, s->o.sched.max_mixed_prefill_tokens,
+                  s->o.sched.max_logits);
+    for (int i = 0; i < s->num_jobs; i++) {
+        const di_job *j = &s->jobs[i]->job;
+        if (!j->ended) {
+            print_message("  %s%3d: priority %d, state %d, prompt %lld, known %lld + %d, len %lld, "
+                          "blocks %d, limit %lld, preempted %d, host %lld%s%s\n",
+                          s->jobs[i] == s->best ? ">" : " ", i, j->priority, (int)j->state,
+                          (long long)j->num_prompt, (long long)j->num_tokens, j->in_flight,
+                          (long long)j->seq.len, j->seq.num_blocks, (long long)j->max_len,
+                          j->preemptions, (long long)(j->host_state ? j->host_state->len : 0),
+                          j->prompt_logits ? ", prompt logits" : "",
+                          has_row(p, s->jobs[i]) ? ", planned" : "");
+        }
+    }
+}
+
+/* Every decoding job has its row, or has been preempted. The best job goes on, or waits for others
+ * of its priority that began before; nobody begins while it waits. */
+static void check_service(sim *s, const di_plan *p) {
+    for (int i = 0; i < s->num_jobs; i++) {
+        const sim_job *job = s->jobs[i];
+        CHECK(s, !job->decodes || job->job.state != DI_JOB_RUNNING || has_row(p, job),
+              "job %d decodes and has no row", i);
+    }
+    const sim_job *best = best_job(s);
+    bool idle = best && best == s->best && !has_row(p, best) && !is_full(&best->job);
+    for (int i = 0; idle && i < s->num_jobs; i++) {
+        const sim_job *job = s->jobs[i];
+        bool runs = job->job.state == DI_JOB_RUNNING;
+        CHECK(s, !runs || job->ran || best->ran, "job %d has overtaken the best", i);
+        idle = !(runs && job->job.priority == best->job.priority); /* it waits for that to end */
+    }
+    s->best = best;
+    s->best_idle = idle ? s->best_idle + 1 : 0;
+    if (s->best_idle > MAX_BEST_IDLE) {
+        explain(s, p);
+    }
+    CHECK(s, s->best_idle <= MAX_BEST_IDLE, "the best job has had no row for %ld turns",
+          s->best_idle);
+}
+
+static void read_work(sim *s, sim_work *w) {
+    for (int i = 0; i < w->plan.num_rows; i++) {
+        const di_plan_row *row = &w->plan.rows[i];
+        sim_job *job = row->job->owner;
+        di_sched_result(s->sched, &job->job, row->sample);
+        if (job->job.ended) {
+            note_done(s, job);
+        } else if (row->sample) {
+            CHECK(s, w->results[i] == job->wanted[job->job.num_tokens], "token %lld is %d",
+                  (long long)job->job.num_tokens, w->results[i]);
+            job->job.tokens[job->job.num_tokens++] = w->results[i];
+            long gap = job->last_token >= 0 ? s->turn - job->last_token : 0;
+            job->max_gap = gap > job->max_gap ? gap : job->max_gap;
+            job->first_token = job->first_token >= 0 ? job->first_token : s->turn;
+            job->last_token = s->turn;
+            if (job->job.num_tokens >= job->stop_at) {
+                sim_end(s, job);
+            }
+        }
+    }
+}
+
+bool sim_turn(sim *s) {
+    sim_work *w = &s->works[s->unread == &s->works[0]];
+    s->turn++;
+    di_plan_clear(&w->plan);
+    mark_jobs(s);
+    bool any = di_sched_plan(s->sched, &s->costs, &w->plan);
+    CHECK(s, !w->plan.stuck, "a job of %lld tokens is said not to fit",
+          (long long)w->plan.stuck->num_tokens);
+    check_budgets(s, &w->plan);
+    check_service(s, &w->plan);
+    s->planned = any ? w : NULL;
+    s->empty_turns += s->num_alive > 0 && w->plan.num_rows == 0 && !s->unread;
+    if (any) {
+        fill(s, w);
+    }
+    sim_work *read = s->o.synchronous ? s->planned : s->unread;
+    if (read) {
+        run_work(s, read);
+        read_work(s, read);
+    }
+    s->unread = s->o.synchronous ? NULL : s->planned;
+    return any || read;
+}
+
+void sim_run(sim *s, long turns) {
+    while (turns-- > 0) {
+        sim_turn(s);
+    }
+}
+
+/* With a plan a turn and at least one row a plan, preemption aside. */
+void sim_drain(sim *s) {
+    long limit = 100;
+    for (int i = 0; i < s->num_jobs; i++) {
+        limit += s->jobs[i]->done ? 0 : 4 * (long)s->jobs[i]->job.max_len;
+    }
+    for (; s->num_alive > 0; limit--) {
+        CHECK(s, limit > 0, "%d jobs do not end", s->num_alive);
+        CHECK(s, sim_turn(s), "nothing runs, though %d jobs have not ended", s->num_alive);
+    }
+    while (sim_turn(s)) { /* copies, and steps nobody waits for */
+    }
+}
+
+int sim_rows_of(const sim *s, const sim_job *job) {
+    for (int i = 0; s->planned && i < s->planned->plan.num_rows; i++) {
+        if (s->planned->plan.rows[i].job == &job->job) {
+            return s->planned->plan.rows[i].num_tokens;
+        }
+    }
+    return 0;
+}
