@@ -138,26 +138,37 @@ static int heads_per_task(const attention_call *c, int threads) {
     return heads < c->heads ? heads : c->heads;
 }
 
+/* Sequence of each of the step's rows; NULL without memory. */
+static const int32_t *list_owners(const attention_call *c) {
+    const di_step *step = c->step;
+    size_t rows = (size_t)step->num_rows;
+    int32_t *owner = di_cpu_scratch(c->cpu, DI_CPU_USE_LIST, rows, sizeof *owner);
+    for (int s = 0; owner && s < step->num_seqs; s++) {
+        for (int t = 0; t < step->seqs[s].num_rows; t++) {
+            owner[step->seqs[s].row0 + t] = s;
+        }
+    }
+    return owner;
+}
+
 static void run(const attention_call *c) {
     const di_step *step = c->step;
     double work = (double)step->num_rows * c->heads * (c->window + c->k) * c->dim / 8;
     int threads = di_cpu_threads_for(c->cpu, work), heads = heads_per_task(c, threads);
     int groups = (c->heads + heads - 1) / heads;
     size_t stride;
+    const int32_t *owner = list_owners(c);
     float *scratch = di_cpu_thread_scratch(c->cpu, scratch_floats(c, heads), &stride);
-    if (!scratch) {
+    if (c->cpu->failed) {
         return;
     }
-    for (int s = 0; s < step->num_seqs; s++) {
-        const di_seq_rows *seq = &step->seqs[s];
 #pragma omp parallel for schedule(dynamic) num_threads(threads)
-        for (int task = 0; task < seq->num_rows * groups; task++) {
-            int first = task % groups * heads;
-            int count = c->heads - first < heads ? c->heads - first : heads;
-            head_group g =
-                lay_out(c, scratch + (size_t)omp_get_thread_num() * stride, first, count);
-            attend(c, seq, task / groups, &g);
-        }
+    for (int64_t task = 0; task < (int64_t)step->num_rows * groups; task++) {
+        int row = (int)(task / groups), first = (int)(task % groups) * heads;
+        int count = c->heads - first < heads ? c->heads - first : heads;
+        const di_seq_rows *seq = &step->seqs[owner[row]];
+        head_group g = lay_out(c, scratch + (size_t)omp_get_thread_num() * stride, first, count);
+        attend(c, seq, row - seq->row0, &g);
     }
 }
 
