@@ -66,6 +66,13 @@ static inline float v16_sum(v16 a) {
     return _mm_cvtss_f32(_mm_add_ss(s2, _mm_shuffle_ps(s2, s2, 1)));
 }
 
+static inline void v16_sum4(v16 a, v16 b, v16 c, v16 d, float *y) {
+    y[0] = v16_sum(a);
+    y[1] = v16_sum(b);
+    y[2] = v16_sum(c);
+    y[3] = v16_sum(d);
+}
+
 static inline v16d v16d_zero(void) {
     __m256d z = _mm256_setzero_pd();
     return (v16d){{z, z, z, z}};

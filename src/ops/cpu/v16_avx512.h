@@ -61,6 +61,17 @@ static inline float v16_sum(v16 a) {
     return _mm_cvtss_f32(_mm_add_ss(s2, _mm_shuffle_ps(s2, s2, 1)));
 }
 
+/* v16_sum of four at once: the same additions, side by side. */
+static inline void v16_sum4(v16 a, v16 b, v16 c, v16 d, float *y) {
+    __m512 ab = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+    __m512 cd = _mm512_add_ps(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
+    __m512 s4 =
+        _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+    __m512 s2 = _mm512_add_ps(s4, _mm512_permute_ps(s4, 0x4e));
+    __m512 s1 = _mm512_add_ps(s2, _mm512_permute_ps(s2, 0xb1));
+    _mm_storeu_ps(y, _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, s1)));
+}
+
 static inline v16d v16d_zero(void) {
     return (v16d){_mm512_setzero_pd(), _mm512_setzero_pd()};
 }

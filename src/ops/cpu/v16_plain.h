@@ -76,6 +76,14 @@ static inline float v16_sum(v16 a) {
     return (s[0] + s[2]) + (s[1] + s[3]);
 }
 
+/* y[0..3] = v16_sum of each. */
+static inline void v16_sum4(v16 a, v16 b, v16 c, v16 d, float *y) {
+    y[0] = v16_sum(a);
+    y[1] = v16_sum(b);
+    y[2] = v16_sum(c);
+    y[3] = v16_sum(d);
+}
+
 static inline v16d v16d_zero(void) {
     return (v16d){{0}};
 }
