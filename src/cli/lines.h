@@ -1,4 +1,5 @@
-/* Reading a stream line by line. */
+/* Reading a stream line by line. Reads the descriptor itself, past stdio's buffer, so that it can
+ * tell whether the next line would have to be waited for. */
 #ifndef DI_CLI_LINES_H
 #define DI_CLI_LINES_H
 
@@ -9,18 +10,27 @@
 #include "base/error.h"
 
 typedef struct di_lines {
-    FILE *stream; /* borrowed */
-    char *text;   /* of the current line, without its end; NUL-terminated */
-    size_t size, capacity;
-    long number; /* from 1 */
+    char *text;  /* the current line, without its end; NUL-terminated, until the next call */
+    size_t size; /* of it */
+    long number; /* of it, from 1 */
     const char *name;
     char where[128]; /* "NAME line N", for messages */
+
+    int fd; /* borrowed */
+    char *buffer;
+    size_t begin, scanned, end, capacity; /* unread bytes; up to scanned no newline is among them */
+    bool ended;                           /* nothing more comes; fault says why, 0 = the end */
+    int fault;
 } di_lines;
 
+/* Nothing may have been read from the stream before. */
 void di_lines_open(di_lines *lines, FILE *stream, const char *name);
 
 /* False at the end and after Ctrl-C (then *err is as it was), and when reading failed. */
 bool di_lines_next(di_lines *lines, di_error *err);
+
+/* Whether di_lines_next would return at once. */
+bool di_lines_ready(di_lines *lines);
 
 /* Nothing but white space. */
 bool di_lines_blank(const di_lines *lines);

@@ -10,6 +10,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/thread.h"
 
 struct di_device {
     di_device_options o;
@@ -270,9 +271,8 @@ di_device *di_device_create(const di_device_options *o, di_error *err) {
     if (!d->scratch || !d->logits) {
         di_fail(err, DI_ERR_NO_MEMORY, "no memory for %d rows of %d logits", o->max_logits,
                 o->vocab_size);
-    } else if (ok && pthread_create(&d->thread, NULL, run, d) != 0) {
-        ok = di_fail_errno(err, "cannot start the device's thread");
     }
+    ok = ok && di_thread_start(&d->thread, run, d, "the device's thread", err);
     d->started = ok;
     if (!ok) {
         di_device_destroy(d);

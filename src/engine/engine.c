@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "base/version.h"
 #include "engine/internal.h"
 #include "engine/request.h"
@@ -141,8 +142,8 @@ static bool start(di_engine *e, const di_engine_options *o, di_error *err) {
         !(e->device = di_device_create(&d, err))) {
         return false;
     }
-    e->started = pthread_create(&e->thread, NULL, di_engine_loop, e) == 0;
-    return e->started || di_fail_errno(err, "cannot start the step thread");
+    e->started = di_thread_start(&e->thread, di_engine_loop, e, "the step thread", err);
+    return e->started;
 }
 
 di_engine *di_engine_open(const di_engine_options *options, di_error *err) {
