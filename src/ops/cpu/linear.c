@@ -87,12 +87,14 @@ void di_cpu_run(di_cpu *cpu, di_cpu_job *jobs, int num_jobs) {
     for (int j = 0; j < num_jobs; j++) {
         size_t needed = di_cpu_product_scratch(jobs[j].w.k);
         floats = needed > floats ? needed : floats;
-        work += (double)jobs[j].m * (double)jobs[j].rows * jobs[j].w.k / 16;
+        /* multiply-adds at 16 lanes, and weights that come from memory */
+        work += (double)jobs[j].m * (double)jobs[j].rows * jobs[j].w.k / 4;
+        work += jobs[j].m > 0 ? (double)jobs[j].rows * (double)jobs[j].w.row_bytes / 3 : 0;
     }
     size_t stride;
     floats += DI_CPU_PRODUCT_ROWS * DI_CPU_PRODUCT_COLS;
     float *scratch = di_cpu_thread_scratch(cpu, floats, &stride);
-    int threads = di_cpu_threads_for(cpu, work * 4), cols = DI_CPU_PRODUCT_COLS;
+    int threads = di_cpu_threads_for(cpu, work), cols = DI_CPU_PRODUCT_COLS;
     int64_t tasks = number_tasks(jobs, num_jobs, cols);
     if (tasks < 6 * (int64_t)threads) {
         cols = DI_CPU_BLOCK; /* shorter stretches, so that the threads end together */
