@@ -13,15 +13,17 @@ BUILD  := build/$(MODE)
 
 include mk/config.mk
 include mk/build.mk
+include mk/cuda.mk
 include mk/test.mk
 include mk/install.mk
 
 .PHONY: all demo test bench format lint asan tsan fuzz install uninstall clean help deps
 
-all: $(BUILD)/deepinfer $(BUILD)/libdeepinfer.a $(BUILD)/libdeepinfer.so
+all: $(BUILD)/deepinfer $(BUILD)/libdeepinfer.a $(BUILD)/libdeepinfer.so cuda
 
 help:
 	@echo 'make            build build/release/deepinfer and the library'
+	@echo 'make CUDA=0|1    leave the CUDA part out, or insist on it (default: built if nvcc is there)'
 	@echo 'make demo       install what is missing, build, and let the bundled model answer'
 	@echo 'make test       install what is missing, build and run every test'
 	@echo 'make bench      run the benchmarks in bench/'

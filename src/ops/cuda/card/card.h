@@ -1,0 +1,127 @@
+/* What the C files of the CUDA part share: the backend's struct, its memory, its faults. Included
+ * only inside ops/cuda/card.
+ *
+ * Every op is queued on one stream. Nothing waits but sync, download, uploads larger than the ring,
+ * and the first use of a weight or of more scratch memory. */
+#ifndef DI_OPS_CUDA_CARD_H
+#define DI_OPS_CUDA_CARD_H
+
+#include <cuda_runtime_api.h>
+
+#include "ops/cuda/card/kernels.h"
+#include "ops/ops.h"
+
+/* Scratch memory on the card grows on demand and is kept; one buffer for each use inside an op. */
+typedef enum di_card_use {
+    DI_CARD_USE_X,      /* prepared activations */
+    DI_CARD_USE_SHARED, /* the same for the shared expert, or a compressed list's queries */
+    DI_CARD_USE_Y,      /* results on their way */
+    DI_CARD_USE_Z,
+    DI_CARD_USE_LIST,
+    DI_CARD_USE_KEYS,
+    DI_CARD_USE_HOST, /* copies of host arrays, one op's */
+    DI_CARD_USE_STEP, /* the step at hand */
+    DI_CARD_NUM_USES,
+} di_card_use;
+
+enum {
+    DI_CARD_SEGMENTS = 4,
+    DI_CARD_SEGMENT_BYTES = 8 << 20,
+    DI_CARD_SLAB_BYTES = 256 << 20,
+    DI_CARD_ALIGNMENT = 256,
+};
+
+/* Page-locked host memory that copies to the card start from: filled segment by segment; an event
+ * tells when the copies out of a segment are done. */
+typedef struct di_card_ring {
+    unsigned char *memory;
+    cudaEvent_t done[DI_CARD_SEGMENTS];
+    int segment;
+    size_t used; /* of the segment */
+} di_card_ring;
+
+/* A weight on the card, found by its host address. */
+typedef struct di_card_weight {
+    const void *host; /* NULL: an empty place */
+    dk_matrix matrix; /* data alone for what is not a matrix */
+} di_card_weight;
+
+typedef struct di_card {
+    di_backend base;
+    int device, multiprocessors;
+    cudaStream_t stream;
+    di_card_ring ring;
+    struct {
+        void *data;
+        size_t bytes;
+    } scratch[DI_CARD_NUM_USES];
+
+    di_card_weight *weights; /* hash table, linear probing, a power of two of places */
+    size_t num_weights, num_places;
+    unsigned char **slabs; /* weights are taken from these and freed together */
+    size_t num_slabs, slab_capacity, slab_used, slab_bytes; /* of the last slab */
+    size_t weight_bytes;                                    /* of all slabs */
+    size_t bytes;                                           /* taken from the card */
+
+    unsigned char *step; /* what DI_CARD_USE_STEP holds, as last copied */
+    size_t step_bytes, step_capacity;
+    unsigned char *staging; /* the next step, packed */
+    size_t staging_capacity;
+
+    bool watch;           /* DEEPINFER_CUDA_SYNC: wait after every op, to name the one at fault */
+    const char *op;       /* running */
+    const char *fault_op; /* first fault since the last sync; NULL: none */
+    cudaError_t fault;
+    size_t no_memory; /* bytes that could not be had */
+} di_card;
+
+static inline di_card *di_card_of(di_backend *be) {
+    return (di_card *)be;
+}
+
+/* ---- faults (card.c) -------------------------------------------------------------------------*/
+
+/* Begins an op: false when an earlier one failed, and then the op does nothing. */
+bool di_card_enter(di_card *c, const char *op);
+/* Remembers what the op's launches came to. */
+void di_card_leave(di_card *c);
+/* Remembers a call's failure; returns whether it went well. */
+bool di_card_check(di_card *c, cudaError_t result);
+/* Remembers that so many bytes could not be had. Always false. */
+bool di_card_short(di_card *c, size_t bytes);
+
+/* ---- memory (memory.c) -----------------------------------------------------------------------*/
+
+/* count * size bytes on the card, valid until the next call with the same use. NULL: remembered. */
+void *di_card_scratch(di_card *c, di_card_use use, size_t count, size_t size);
+
+/* Room in the ring for `bytes` <= DI_CARD_SEGMENT_BYTES; waits for old copies if it must. Whoever
+ * fills it queues the copy before the next call. NULL: remembered. */
+void *di_card_ring_take(di_card *c, size_t bytes);
+
+/* Copies host memory to the card; it may change as soon as the call returns. */
+bool di_card_upload(di_card *c, void *to, const void *from, size_t bytes);
+
+/* Host arrays of one op side by side in DI_CARD_USE_HOST: at most 3 parts, NULL parts stay NULL. */
+typedef struct di_card_part {
+    const void *host;
+    size_t bytes;
+    void *device;
+} di_card_part;
+bool di_card_host_arrays(di_card *c, di_card_part *parts, int count);
+
+/* The step's sequences and block tables on the card, as kernels want them; layer: whose offsets. */
+bool di_card_step(di_card *c, const di_step *step, int layer, dk_step *out);
+
+/* Weights, uploaded at first use. NULL or false: remembered. */
+bool di_card_matrix(di_card *c, const di_tensor *w, dk_matrix *out);
+const void *di_card_array(di_card *c, const void *host, size_t bytes);
+const dk_expert *di_card_experts(di_card *c, const di_expert *table, int count);
+void di_card_forget(di_card *c);
+
+bool di_card_memory_create(di_card *c, di_error *err);
+void di_card_memory_destroy(di_card *c);
+
+extern const di_ops di_card_ops; /* ops.c */
+
+#endif

@@ -1,0 +1,202 @@
+/* What the kernel files offer to the C side of the CUDA backend: launchers, and the structs that
+ * kernels take by value. Plain C on both sides. A launcher queues work on the stream and returns;
+ * launch errors are read by the caller (card.h, dk_launched). Included only inside ops/cuda/card.
+ */
+#ifndef DI_OPS_CUDA_KERNELS_H
+#define DI_OPS_CUDA_KERNELS_H
+
+#include <cuda_runtime_api.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef uint16_t dk_bf16; /* as di_bf16 */
+
+typedef enum dk_format { DK_BF16, DK_FP8, DK_FP4 } dk_format;
+
+/* ---- matrices ----------------------------------------------------------------------------------
+ *
+ * A weight matrix as it lies on the card: codes as stored, rows filled up with zeros to whole
+ * chunks of 64 bytes, so that four neighbouring threads read a chunk with one 16-byte load each.
+ * k is cut into `slices` runs of `slice_chunks` chunks; a dot product is the sum of its slices'
+ * sums, first to last. All of this follows from the format and k alone. */
+typedef struct dk_matrix {
+    dk_format format;
+    const uint8_t *data, *scale; /* scale: E8M0, [rows / scale_rows, scale_pitch] */
+    int rows, k;                 /* k as stored, without filling */
+    int kp;                      /* k with filling */
+    size_t pitch;                /* bytes from one row to the next */
+    int scale_pitch, scale_rows;
+    int slices, slice_chunks, chunks;
+} dk_matrix;
+
+enum { DK_CHUNK_BYTES = 64, DK_MAX_SLICES = 8 };
+
+/* Values of a chunk: 32 BF16, 64 FP8, 128 FP4. */
+static inline int dk_chunk_values(dk_format format) {
+    return format == DK_BF16 ? 32 : format == DK_FP8 ? 64 : 128;
+}
+
+/* Activations for a product with weights of `format`: [n, kp] bf16 values in the order in which the
+ * decoded weights come (linear.cu), through Q8 or not, zeros behind k. groups: x is
+ * [n, groups, k], out [groups, n, kp]. */
+void dk_prepare(cudaStream_t s, const dk_bf16 *x, int n, int groups, int k, int kp,
+                dk_format format, bool quantise, dk_bf16 *out);
+
+/* y[t][g * m + i] = prepared row t of group g . row g * m + i of w, m = w.rows / groups. Exactly
+ * one of yb and yf is not NULL. */
+void dk_linear(cudaStream_t s, const dk_matrix *w, const dk_bf16 *prepared, int n, int groups,
+               dk_bf16 *yb, float *yf);
+
+/* ---- experts ---------------------------------------------------------------------------------*/
+
+typedef struct dk_expert { /* one expert's codes and scales; all experts have one shape */
+    const uint8_t *w1, *s1, *w3, *s3, *w2, *s2;
+} dk_expert;
+
+typedef struct dk_tile { /* up to 8 * NT uses of one expert */
+    int32_t expert, first, count;
+} dk_tile;
+
+typedef struct dk_moe {
+    int n, top_k, num_experts, d, inter;
+    int tile_rows, max_tiles; /* rows of a tile: 8, 16, 32 or 64 */
+    const int32_t *experts;   /* [n, top_k] */
+    const float *weights;     /* [n, top_k] */
+    const dk_expert *table;   /* [num_experts], on the card */
+    dk_matrix up, down;       /* shapes of the routed experts; data unused */
+    const dk_expert *shared;  /* [1], on the card */
+    dk_matrix shared_up, shared_down;
+    float limit;
+    const dk_bf16 *x;          /* [n, d] */
+    dk_bf16 *x_routed;         /* prepared for the routed experts' format */
+    dk_bf16 *x_shared;         /* and for the shared one's; may be the same */
+    int32_t *num_tiles;        /* [1] */
+    dk_tile *tiles;            /* [max_tiles] */
+    int32_t *token, *place;    /* [n * top_k] */
+    float *weight;             /* [n * top_k] */
+    int32_t *counts;           /* [num_experts + 1] */
+    dk_bf16 *mid, *mid_shared; /* prepared t, [n * top_k, down.kp] and [n, shared_down.kp] */
+    dk_bf16 *out;              /* [n, top_k + 1, d] */
+    dk_bf16 *y;                /* [n, d] */
+} dk_moe;
+
+void dk_moe_run(cudaStream_t s, const dk_moe *m);
+
+void dk_route(cudaStream_t s, const float *logits, int n, int num_experts, const float *bias,
+              const float *bias_vl, const uint8_t *image, float temp, int top_k, bool norm,
+              float scale, float *score, int32_t *experts, float *weights);
+
+/* ---- state of sequences ----------------------------------------------------------------------*/
+
+typedef struct dk_seq {
+    int32_t row0, num_rows;
+    int64_t pos0, window_start;
+    int32_t table; /* where its block table begins in dk_step.tables */
+    int32_t slot;
+} dk_seq;
+
+/* di_step on the card, with the offsets of the layer or source at hand. */
+typedef struct dk_step {
+    int num_rows, num_seqs;
+    const dk_seq *seqs;
+    const int32_t *row_seq; /* [num_rows] */
+    const int32_t *tables;
+    uint8_t *blocks, *slots;
+    size_t block_stride, slot_stride;
+    int block_tokens, ring_rows, group_rows;
+    size_t window_bytes, latent_bytes, key_bytes, group_bytes;
+    size_t latent_offset, key_offset, ring_offset, group_offset;
+} dk_step;
+
+typedef struct dk_entry {
+    int32_t seq;
+    int64_t entry;
+} dk_entry;
+
+void dk_window_quant(cudaStream_t s, const dk_bf16 *kv, int n, int dim, uint8_t *records);
+void dk_window_store(cudaStream_t s, const dk_step *step, const uint8_t *records);
+void dk_compress(cudaStream_t s, const dk_step *step, int ratio, const float *k, const float *g,
+                 const dk_entry *entries, int m, int dim, dk_bf16 *latents);
+void dk_entry_store(cudaStream_t s, const dk_step *step, int ratio, const dk_entry *entries, int m,
+                    const dk_bf16 *latents, int dim, const dk_bf16 *keys, int key_dim);
+
+typedef struct dk_attention_call {
+    dk_step step;
+    int window, ratio, heads, dim, k;
+    const dk_bf16 *q;
+    const uint8_t *records;
+    const int32_t *topk;
+    const float *sink;
+    float scale;
+    dk_bf16 *out;
+} dk_attention_call;
+
+void dk_attention(cudaStream_t s, const dk_attention_call *c);
+
+typedef struct dk_index_call {
+    dk_step step;
+    int ratio, heads, key_dim, k, max_blocks, block_size;
+    int first_row, rows; /* the step's rows that this launch serves */
+    int64_t places;      /* scores of a row: entries, or places of its candidate blocks */
+    float factor;
+    const dk_bf16 *q, *weights;
+    int32_t *candidates, *topk;
+    bool build;
+    dk_bf16 *query;       /* [rows, heads, key_dim] */
+    uint32_t *keys;       /* [rows, places] */
+    uint32_t *block_keys; /* [rows, places / block_size + 1] if build */
+} dk_index_call;
+
+void dk_index(cudaStream_t s, const dk_index_call *c);
+
+/* ---- rows ------------------------------------------------------------------------------------*/
+
+void dk_embed(cudaStream_t s, const int32_t *tokens, int n, const dk_bf16 *table, size_t pitch,
+              int d, int hc, dk_bf16 *h, float *pre);
+void dk_gather(cudaStream_t s, const void *from, const int32_t *rows, int n, size_t bytes,
+               void *to);
+void dk_rms_norm(cudaStream_t s, const dk_bf16 *x, const dk_bf16 *w, float eps, int n, int dim,
+                 dk_bf16 *y);
+void dk_rope_table(cudaStream_t s, const int64_t *positions, int n, const float *freq, int half,
+                   float *cosine, float *sine);
+void dk_rope(cudaStream_t s, dk_bf16 *x, int n, int heads, int dim, const float *cosine,
+             const float *sine, int half, bool inverse);
+
+typedef struct dk_mhc {
+    int n, hc, width, sinkhorn_iters;
+    float norm_eps, hc_eps;
+    const dk_bf16 *h;
+    const float *fn, *base, *scale;
+    double *dots; /* [n, (2 + hc) * hc + 1], the square sum last */
+    float *pre, *post, *comb;
+} dk_mhc;
+
+void dk_mhc_coeffs(cudaStream_t s, const dk_mhc *m);
+void dk_mhc_pre(cudaStream_t s, const dk_bf16 *h, const float *pre, int n, int hc, int d,
+                dk_bf16 *out);
+void dk_mhc_post(cudaStream_t s, const dk_bf16 *y, const float *post, const float *comb, int n,
+                 int hc, int d, dk_bf16 *h);
+
+/* codes [n, k] E4M3 and scales [n, k / 32] E8M0 -> prepared activations for FP8 weights. */
+void dk_engram_rows(cudaStream_t s, const uint8_t *codes, const uint8_t *scales, int n, int k,
+                    int kp, dk_bf16 *out);
+/* kv [n, hc + 1, d]; h row tokens[i] takes what kv row i gives it. */
+void dk_engram_gate(cudaStream_t s, const int32_t *tokens, int n, const dk_bf16 *kv,
+                    const dk_bf16 *qw, const dk_bf16 *kw, int hc, int d, float eps, dk_bf16 *h);
+
+/* ---- measuring -------------------------------------------------------------------------------*/
+
+/* Reads `bytes` once with 16-byte loads: the ceiling that bandwidth-bound kernels are held against.
+ */
+void dk_read_all(cudaStream_t s, const void *from, size_t bytes, uint32_t *sink);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,400 @@
+/* Memory of the CUDA backend: scratch, the ring that host arrays are copied through, steps, and
+ * weights, which are uploaded once and found again by their host address. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/checked.h"
+#include "base/error.h"
+#include "ops/cuda/card/card.h"
+
+/* ---- scratch ---------------------------------------------------------------------------------*/
+
+static void *take(di_card *c, size_t bytes) {
+    void *p = NULL;
+    cudaError_t result = cudaMalloc(&p, bytes ? bytes : 1);
+    if (result == cudaErrorMemoryAllocation) {
+        cudaGetLastError();
+        di_card_short(c, bytes);
+        return NULL;
+    }
+    if (!di_card_check(c, result)) {
+        return NULL;
+    }
+    c->bytes += bytes;
+    return p;
+}
+
+void *di_card_scratch(di_card *c, di_card_use use, size_t count, size_t size) {
+    size_t bytes;
+    if (!di_mul_size(count, size, &bytes)) {
+        di_card_short(c, SIZE_MAX);
+        return NULL;
+    }
+    if (c->scratch[use].bytes < bytes || !c->scratch[use].data) {
+        cudaFree(c->scratch[use].data); /* waits for what may still use it */
+        c->bytes -= c->scratch[use].bytes;
+        c->scratch[use].bytes = 0;
+        c->scratch[use].data = take(c, bytes);
+        c->scratch[use].bytes = c->scratch[use].data ? bytes : 0;
+    }
+    return c->scratch[use].data;
+}
+
+/* ---- host arrays -----------------------------------------------------------------------------*/
+
+void *di_card_ring_take(di_card *c, size_t bytes) {
+    di_card_ring *r = &c->ring;
+    bytes = (bytes + DI_CARD_ALIGNMENT - 1) / DI_CARD_ALIGNMENT * DI_CARD_ALIGNMENT;
+    if (r->used + bytes > DI_CARD_SEGMENT_BYTES) {
+        if (!di_card_check(c, cudaEventRecord(r->done[r->segment], c->stream))) {
+            return NULL;
+        }
+        r->segment = (r->segment + 1) % DI_CARD_SEGMENTS;
+        r->used = 0;
+        if (!di_card_check(c, cudaEventSynchronize(r->done[r->segment]))) {
+            return NULL;
+        }
+    }
+    void *p = r->memory + (size_t)r->segment * DI_CARD_SEGMENT_BYTES + r->used;
+    r->used += bytes;
+    return p;
+}
+
+bool di_card_upload(di_card *c, void *to, const void *from, size_t bytes) {
+    const unsigned char *at = from;
+    for (size_t done = 0; done < bytes;) {
+        size_t n = bytes - done < DI_CARD_SEGMENT_BYTES ? bytes - done : DI_CARD_SEGMENT_BYTES;
+        void *pinned = di_card_ring_take(c, n);
+        if (!pinned) {
+            return false;
+        }
+        memcpy(pinned, at + done, n);
+        if (!di_card_check(c, cudaMemcpyAsync((unsigned char *)to + done, pinned, n,
+                                              cudaMemcpyHostToDevice, c->stream))) {
+            return false;
+        }
+        done += n;
+    }
+    return true;
+}
+
+bool di_card_host_arrays(di_card *c, di_card_part *parts, int count) {
+    size_t total = 0, at[3] = {0};
+    for (int i = 0; i < count; i++) {
+        at[i] = total;
+        total += (parts[i].bytes + DI_CARD_ALIGNMENT - 1) / DI_CARD_ALIGNMENT * DI_CARD_ALIGNMENT;
+    }
+    unsigned char *base = di_card_scratch(c, DI_CARD_USE_HOST, total, 1);
+    bool ok = base != NULL;
+    for (int i = 0; i < count && ok; i++) {
+        parts[i].device = parts[i].host ? base + at[i] : NULL;
+        ok = !parts[i].host || di_card_upload(c, parts[i].device, parts[i].host, parts[i].bytes);
+    }
+    return ok;
+}
+
+/* ---- steps -----------------------------------------------------------------------------------*/
+
+static bool grow(unsigned char **p, size_t *capacity, size_t bytes) {
+    if (*capacity < bytes) {
+        unsigned char *moved = di_realloc(*p, bytes * 2);
+        if (!moved) {
+            return false;
+        }
+        *p = moved;
+        *capacity = bytes * 2;
+    }
+    return true;
+}
+
+static size_t table_blocks(const di_step *step, const di_seq_rows *seq) {
+    int64_t tokens = step->pool.layout->block_tokens, end = seq->pos0 + seq->num_rows;
+    return seq->blocks ? (size_t)((end + tokens - 1) / tokens) : 0;
+}
+
+/* Sequences, then the sequence of each row, then all block tables. */
+static size_t pack_step(const di_step *step, unsigned char *to) {
+    dk_seq *seqs = (dk_seq *)to;
+    int32_t *row_seq = (int32_t *)(seqs + step->num_seqs), *tables = row_seq + step->num_rows;
+    size_t used = 0;
+    for (int i = 0; i < step->num_seqs; i++) {
+        const di_seq_rows *s = &step->seqs[i];
+        size_t blocks = table_blocks(step, s);
+        memset(&seqs[i], 0, sizeof seqs[i]); /* padding is compared too */
+        seqs[i].row0 = s->row0;
+        seqs[i].num_rows = s->num_rows;
+        seqs[i].pos0 = s->pos0;
+        seqs[i].window_start = s->window_start;
+        seqs[i].table = (int32_t)used;
+        seqs[i].slot = s->slot;
+        for (int t = 0; t < s->num_rows; t++) {
+            row_seq[s->row0 + t] = i;
+        }
+        if (blocks) {
+            memcpy(tables + used, s->blocks, blocks * sizeof *tables);
+        }
+        used += blocks;
+    }
+    return (size_t)((unsigned char *)(tables + used) - to);
+}
+
+static bool upload_step(di_card *c, const di_step *step) {
+    size_t bytes = (size_t)step->num_seqs * sizeof(dk_seq) + (size_t)step->num_rows * 4;
+    for (int i = 0; i < step->num_seqs; i++) {
+        bytes += table_blocks(step, &step->seqs[i]) * 4;
+    }
+    if (!grow(&c->staging, &c->staging_capacity, bytes)) {
+        return di_card_short(c, bytes);
+    }
+    bytes = pack_step(step, c->staging);
+    if (bytes == c->step_bytes && memcmp(c->staging, c->step, bytes) == 0) {
+        return true; /* all layers of a step share one copy */
+    }
+    c->step_bytes = 0;
+    if (!grow(&c->step, &c->step_capacity, bytes)) {
+        return di_card_short(c, bytes);
+    }
+    void *to = di_card_scratch(c, DI_CARD_USE_STEP, bytes, 1);
+    if (!to || !di_card_upload(c, to, c->staging, bytes)) {
+        return false;
+    }
+    memcpy(c->step, c->staging, bytes);
+    c->step_bytes = bytes;
+    return true;
+}
+
+bool di_card_step(di_card *c, const di_step *step, int layer, dk_step *out) {
+    const di_state_layout *l = step->pool.layout;
+    if (!upload_step(c, step)) {
+        return false;
+    }
+    const dk_seq *seqs = c->scratch[DI_CARD_USE_STEP].data;
+    const int32_t *row_seq = (const int32_t *)(seqs + step->num_seqs);
+    *out = (dk_step){
+        .num_rows = step->num_rows,
+        .num_seqs = step->num_seqs,
+        .seqs = seqs,
+        .row_seq = row_seq,
+        .tables = row_seq + step->num_rows,
+        .blocks = step->pool.blocks,
+        .slots = step->pool.slots,
+        .block_stride = l->block_stride,
+        .slot_stride = l->slot_stride,
+        .block_tokens = l->block_tokens,
+        .ring_rows = l->ring_rows,
+        .group_rows = l->group_rows,
+        .window_bytes = l->window_bytes,
+        .latent_bytes = l->latent_bytes,
+        .key_bytes = l->key_bytes,
+        .group_bytes = l->group_bytes,
+        .latent_offset = l->latent_offset[layer],
+        .key_offset = l->key_offset[layer],
+        .ring_offset = l->ring_offset[layer],
+        .group_offset = l->group_offset[layer],
+    };
+    return true;
+}
+
+/* ---- weights ---------------------------------------------------------------------------------*/
+
+/* Zeroed memory that lives until di_card_forget. */
+static void *take_weight(di_card *c, size_t bytes) {
+    bytes = (bytes + DI_CARD_ALIGNMENT - 1) / DI_CARD_ALIGNMENT * DI_CARD_ALIGNMENT;
+    if (c->num_slabs == 0 || c->slab_used + bytes > c->slab_bytes) {
+        unsigned char **slabs =
+            di_grow(c->slabs, c->num_slabs, &c->slab_capacity, sizeof *c->slabs);
+        if (!slabs) {
+            di_card_short(c, sizeof *slabs);
+            return NULL;
+        }
+        c->slabs = slabs;
+        size_t size = bytes > DI_CARD_SLAB_BYTES ? bytes : DI_CARD_SLAB_BYTES;
+        size_t left = 0, total = 0;
+        if (cudaMemGetInfo(&left, &total) == cudaSuccess && left < size) {
+            size = bytes; /* a small model on a card that is nearly full */
+        }
+        unsigned char *slab = take(c, size);
+        if (!slab) {
+            return NULL;
+        }
+        c->slabs[c->num_slabs++] = slab;
+        c->slab_used = 0;
+        c->slab_bytes = size;
+        c->weight_bytes += size;
+    }
+    void *p = c->slabs[c->num_slabs - 1] + c->slab_used;
+    c->slab_used += bytes;
+    return di_card_check(c, cudaMemsetAsync(p, 0, bytes, c->stream)) ? p : NULL;
+}
+
+static size_t place_of(const di_card *c, const void *host) {
+    uint64_t h = (uint64_t)(uintptr_t)host * 0x9e3779b97f4a7c15u;
+    size_t i = (size_t)(h >> 20) & (c->num_places - 1);
+    while (c->weights[i].host && c->weights[i].host != host) {
+        i = (i + 1) & (c->num_places - 1);
+    }
+    return i;
+}
+
+static di_card_weight *find_weight(di_card *c, const void *host) {
+    di_card_weight *w = c->num_places ? &c->weights[place_of(c, host)] : NULL;
+    return w && w->host ? w : NULL;
+}
+
+static bool keep_weight(di_card *c, const void *host, const dk_matrix *m) {
+    if (c->num_weights * 2 >= c->num_places) {
+        size_t old_places = c->num_places, places = old_places ? old_places * 2 : 1024;
+        di_card_weight *old = c->weights, *weights = di_calloc(places, sizeof *weights);
+        if (!weights) {
+            return di_card_short(c, places * sizeof *weights);
+        }
+        c->weights = weights;
+        c->num_places = places;
+        for (size_t i = 0; i < old_places; i++) {
+            if (old[i].host) {
+                c->weights[place_of(c, old[i].host)] = old[i];
+            }
+        }
+        di_free(old);
+    }
+    c->weights[place_of(c, host)] = (di_card_weight){host, *m};
+    c->num_weights++;
+    return true;
+}
+
+/* Rows of `width` bytes, `pitch` apart on the card. */
+static bool copy_rows(di_card *c, void *to, size_t pitch, const void *from, size_t width,
+                      size_t rows) {
+    cudaError_t result =
+        pitch == width ? cudaMemcpyAsync(to, from, width * rows, cudaMemcpyHostToDevice, c->stream)
+                       : cudaMemcpy2DAsync(to, pitch, from, width, width, rows,
+                                           cudaMemcpyHostToDevice, c->stream);
+    return di_card_check(c, result);
+}
+
+static dk_matrix shape_of(const di_tensor *w) {
+    dk_matrix m = {.rows = (int)w->shape[0], .k = (int)w->shape[1], .scale_rows = 1};
+    m.format = w->dtype == DI_F8_E4M3 ? DK_FP8 : w->dtype == DI_FP4_E2M1 ? DK_FP4 : DK_BF16;
+    int values = dk_chunk_values(m.format);
+    m.chunks = (m.k + values - 1) / values;
+    m.kp = m.chunks * values;
+    m.pitch = (size_t)m.chunks * DK_CHUNK_BYTES;
+    m.slice_chunks = (m.chunks + DK_MAX_SLICES - 1) / DK_MAX_SLICES;
+    m.slices = (m.chunks + m.slice_chunks - 1) / m.slice_chunks;
+    if (m.format != DK_BF16) {
+        m.scale_pitch = m.kp / 32;
+        m.scale_rows = w->scale_block[0];
+    }
+    return m;
+}
+
+bool di_card_matrix(di_card *c, const di_tensor *w, dk_matrix *out) {
+    di_card_weight *known = find_weight(c, w->data);
+    if (known) {
+        *out = known->matrix;
+        return true;
+    }
+    dk_matrix m = shape_of(w);
+    size_t rows = (size_t)m.rows, width = (size_t)m.k * (size_t)di_dtype_bits(w->dtype) / 8;
+    unsigned char *data = take_weight(c, rows * m.pitch);
+    if (!data || !copy_rows(c, data, m.pitch, w->data, width, rows)) {
+        return false;
+    }
+    m.data = data;
+    if (m.format != DK_BF16) {
+        size_t scale_rows = (rows + (size_t)m.scale_rows - 1) / (size_t)m.scale_rows;
+        unsigned char *scale = take_weight(c, scale_rows * (size_t)m.scale_pitch);
+        if (!scale ||
+            !copy_rows(c, scale, (size_t)m.scale_pitch, w->scale, (size_t)m.k / 32, scale_rows)) {
+            return false;
+        }
+        m.scale = scale;
+    }
+    *out = m;
+    return keep_weight(c, w->data, &m);
+}
+
+const void *di_card_array(di_card *c, const void *host, size_t bytes) {
+    di_card_weight *known = find_weight(c, host);
+    if (known) {
+        return known->matrix.data;
+    }
+    dk_matrix m = {.data = take_weight(c, bytes)};
+    if (!m.data || !copy_rows(c, (void *)m.data, bytes, host, bytes, 1) ||
+        !keep_weight(c, host, &m)) {
+        return NULL;
+    }
+    return m.data;
+}
+
+const dk_expert *di_card_experts(di_card *c, const di_expert *table, int count) {
+    di_card_weight *known = find_weight(c, table);
+    if (known) {
+        return (const dk_expert *)known->matrix.data;
+    }
+    dk_expert *list = di_calloc((size_t)count, sizeof *list);
+    if (!list) {
+        di_card_short(c, (size_t)count * sizeof *list);
+        return NULL;
+    }
+    bool ok = true;
+    for (int e = 0; e < count && ok; e++) {
+        dk_matrix w1, w2, w3;
+        ok = di_card_matrix(c, &table[e].w1, &w1) && di_card_matrix(c, &table[e].w2, &w2) &&
+             di_card_matrix(c, &table[e].w3, &w3);
+        if (ok) {
+            list[e] = (dk_expert){w1.data, w1.scale, w3.data, w3.scale, w2.data, w2.scale};
+        }
+    }
+    size_t bytes = (size_t)count * sizeof *list;
+    dk_matrix m = {.data = ok ? take_weight(c, bytes) : NULL};
+    ok = m.data && di_card_upload(c, (void *)m.data, list, bytes) && keep_weight(c, table, &m);
+    di_free(list);
+    return ok ? (const dk_expert *)m.data : NULL;
+}
+
+void di_card_forget(di_card *c) {
+    cudaStreamSynchronize(c->stream);
+    for (size_t i = 0; i < c->num_slabs; i++) {
+        cudaFree(c->slabs[i]);
+    }
+    di_free(c->slabs);
+    di_free(c->weights);
+    c->slabs = NULL;
+    c->weights = NULL;
+    c->num_slabs = c->slab_capacity = c->slab_used = c->slab_bytes = 0;
+    c->num_weights = c->num_places = 0;
+    c->bytes -= c->weight_bytes;
+    c->weight_bytes = 0;
+}
+
+/* ---- all of it -------------------------------------------------------------------------------*/
+
+bool di_card_memory_create(di_card *c, di_error *err) {
+    size_t bytes = (size_t)DI_CARD_SEGMENTS * DI_CARD_SEGMENT_BYTES;
+    cudaError_t result = cudaHostAlloc((void **)&c->ring.memory, bytes, cudaHostAllocDefault);
+    for (int i = 0; i < DI_CARD_SEGMENTS && result == cudaSuccess; i++) {
+        result = cudaEventCreateWithFlags(&c->ring.done[i], cudaEventDisableTiming);
+    }
+    if (result != cudaSuccess) {
+        return di_fail(err, DI_ERR_NO_MEMORY, "cuda:%d: %zu bytes of page-locked memory: %s",
+                       c->device, bytes, cudaGetErrorString(result));
+    }
+    return true;
+}
+
+void di_card_memory_destroy(di_card *c) {
+    di_card_forget(c);
+    for (int i = 0; i < DI_CARD_NUM_USES; i++) {
+        cudaFree(c->scratch[i].data);
+    }
+    for (int i = 0; i < DI_CARD_SEGMENTS; i++) {
+        if (c->ring.done[i]) {
+            cudaEventDestroy(c->ring.done[i]);
+        }
+    }
+    cudaFreeHost(c->ring.memory);
+    di_free(c->step);
+    di_free(c->staging);
+}

@@ -1,0 +1,518 @@
+/* The ops as the graph calls them: host arrays and weights brought to the card, scratch taken, the
+ * kernels of the *.cu files queued. An op that cannot have its memory remembers that and does
+ * nothing; sync reports it. */
+#include "ops/cuda/card/ops.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "ops/cuda/card/card.h"
+
+/* ---- rows ------------------------------------------------------------------------------------*/
+
+void di_card_embed(di_backend *be, const int32_t *tokens, int n, const di_tensor *table, int hc,
+                   di_bf16 *h, float *pre) {
+    di_card *c = di_card_of(be);
+    dk_matrix m;
+    di_card_part host[] = {{tokens, (size_t)n * sizeof *tokens, NULL}};
+    if (n > 0 && di_card_enter(c, "embed")) {
+        if (di_card_matrix(c, table, &m) && di_card_host_arrays(c, host, 1)) {
+            dk_embed(c->stream, host[0].device, n, (const dk_bf16 *)m.data,
+                     m.pitch / sizeof(dk_bf16), m.k, hc, h, pre);
+        }
+        di_card_leave(c);
+    }
+}
+
+void di_card_gather_rows(di_backend *be, const void *from, const int32_t *rows, int n, size_t bytes,
+                         void *to) {
+    di_card *c = di_card_of(be);
+    di_card_part host[] = {{rows, (size_t)n * sizeof *rows, NULL}};
+    if (n > 0 && di_card_enter(c, "gather_rows")) {
+        if (di_card_host_arrays(c, host, 1)) {
+            dk_gather(c->stream, from, host[0].device, n, bytes, to);
+        }
+        di_card_leave(c);
+    }
+}
+
+void di_card_rms_norm(di_backend *be, const di_bf16 *x, const di_tensor *w, float eps, int n,
+                      int dim, di_bf16 *y) {
+    di_card *c = di_card_of(be);
+    if (n > 0 && di_card_enter(c, "rms_norm")) {
+        const void *weight = di_card_array(c, w->data, (size_t)dim * sizeof(di_bf16));
+        if (weight) {
+            dk_rms_norm(c->stream, x, weight, eps, n, dim, y);
+        }
+        di_card_leave(c);
+    }
+}
+
+void di_card_rope_table(di_backend *be, const int64_t *positions, int n, const float *freq,
+                        di_rope_table table) {
+    di_card *c = di_card_of(be);
+    di_card_part host[] = {{positions, (size_t)n * sizeof *positions, NULL},
+                           {freq, (size_t)table.half * sizeof *freq, NULL}};
+    if (n > 0 && table.half > 0 && di_card_enter(c, "rope_table")) {
+        if (di_card_host_arrays(c, host, 2)) {
+            dk_rope_table(c->stream, host[0].device, n, host[1].device, table.half, table.cos,
+                          table.sin);
+        }
+        di_card_leave(c);
+    }
+}
+
+void di_card_rope(di_backend *be, di_bf16 *x, int n, int heads, int dim, di_rope_table table,
+                  bool inverse) {
+    di_card *c = di_card_of(be);
+    if (n > 0 && heads > 0 && table.half > 0 && di_card_enter(c, "rope")) {
+        dk_rope(c->stream, x, n, heads, dim, table.cos, table.sin, table.half, inverse);
+        di_card_leave(c);
+    }
+}
+
+/* ---- hyper-connections -----------------------------------------------------------------------*/
+
+void di_card_mhc_coeffs(di_backend *be, const di_bf16 *h, int n, int hc, const di_tensor *fn,
+                        const di_tensor *base, const di_tensor *scale, float norm_eps, float hc_eps,
+                        int sinkhorn_iters, float *pre, float *post, float *comb) {
+    di_card *c = di_card_of(be);
+    size_t mixes = (size_t)((2 + hc) * hc), width = (size_t)fn->shape[1];
+    if (n <= 0 || !di_card_enter(c, "mhc_coeffs")) {
+        return;
+    }
+    dk_mhc m = {
+        .n = n,
+        .hc = hc,
+        .width = (int)width,
+        .sinkhorn_iters = sinkhorn_iters,
+        .norm_eps = norm_eps,
+        .hc_eps = hc_eps,
+        .h = h,
+        .fn = di_card_array(c, fn->data, mixes * width * sizeof(float)),
+        .base = di_card_array(c, base->data, mixes * sizeof(float)),
+        .scale = di_card_array(c, scale->data, 3 * sizeof(float)),
+        .dots = di_card_scratch(c, DI_CARD_USE_Y, (size_t)n, (mixes + 1) * sizeof(double)),
+        .pre = pre,
+        .post = post,
+        .comb = comb,
+    };
+    if (m.fn && m.base && m.scale && m.dots) {
+        dk_mhc_coeffs(c->stream, &m);
+    }
+    di_card_leave(c);
+}
+
+void di_card_mhc_pre(di_backend *be, const di_bf16 *h, const float *pre, int n, int hc, int d,
+                     di_bf16 *out) {
+    di_card *c = di_card_of(be);
+    if (n > 0 && di_card_enter(c, "mhc_pre")) {
+        dk_mhc_pre(c->stream, h, pre, n, hc, d, out);
+        di_card_leave(c);
+    }
+}
+
+void di_card_mhc_post(di_backend *be, const di_bf16 *y, const float *post, const float *comb, int n,
+                      int hc, int d, di_bf16 *h) {
+    di_card *c = di_card_of(be);
+    if (n > 0 && di_card_enter(c, "mhc_post")) {
+        dk_mhc_post(c->stream, y, post, comb, n, hc, d, h);
+        di_card_leave(c);
+    }
+}
+
+/* ---- products --------------------------------------------------------------------------------*/
+
+enum { ROWS_AT_ONCE = 8192 }; /* activation rows that wait prepared */
+
+/* Rows of x are [groups, k]; the product of each group with its share of w's rows. */
+static void multiply(di_card *c, const di_bf16 *x, int n, int groups, const di_tensor *w,
+                     bool quantise, di_bf16 *yb, float *yf) {
+    dk_matrix m;
+    if (!di_card_matrix(c, w, &m)) {
+        return;
+    }
+    for (int t = 0; t < n; t += ROWS_AT_ONCE) {
+        int rows = n - t < ROWS_AT_ONCE ? n - t : ROWS_AT_ONCE;
+        size_t at = (size_t)t * (size_t)m.rows;
+        dk_bf16 *prepared = di_card_scratch(c, DI_CARD_USE_X, (size_t)rows * (size_t)groups,
+                                            (size_t)m.kp * sizeof *prepared);
+        if (!prepared) {
+            return;
+        }
+        dk_prepare(c->stream, x + (size_t)t * (size_t)groups * (size_t)m.k, rows, groups, m.k, m.kp,
+                   m.format, quantise, prepared);
+        dk_linear(c->stream, &m, prepared, rows, groups, yb ? yb + at : NULL, yf ? yf + at : NULL);
+    }
+}
+
+void di_card_linear(di_backend *be, const di_bf16 *x, int n, const di_tensor *w, di_bf16 *y) {
+    di_card *c = di_card_of(be);
+    if (n > 0 && di_card_enter(c, "linear")) {
+        multiply(c, x, n, 1, w, w->dtype != DI_BF16, y, NULL);
+        di_card_leave(c);
+    }
+}
+
+void di_card_linear_f32(di_backend *be, const di_bf16 *x, int n, const di_tensor *w, float *y) {
+    di_card *c = di_card_of(be);
+    if (n > 0 && di_card_enter(c, "linear_f32")) {
+        multiply(c, x, n, 1, w, false, NULL, y);
+        di_card_leave(c);
+    }
+}
+
+void di_card_linear_grouped(di_backend *be, const di_bf16 *x, int n, int groups, const di_tensor *w,
+                            di_bf16 *y) {
+    di_card *c = di_card_of(be);
+    if (n > 0 && di_card_enter(c, "linear_grouped")) {
+        multiply(c, x, n, groups, w, false, y, NULL);
+        di_card_leave(c);
+    }
+}
+
+/* ---- state -----------------------------------------------------------------------------------*/
+
+void di_card_window_quant(di_backend *be, const di_bf16 *kv, int n, int dim, uint8_t *records) {
+    di_card *c = di_card_of(be);
+    if (n > 0 && di_card_enter(c, "window_quant")) {
+        dk_window_quant(c->stream, kv, n, dim, records);
+        di_card_leave(c);
+    }
+}
+
+void di_card_window_store(di_backend *be, const di_step *step, int layer, const uint8_t *records) {
+    di_card *c = di_card_of(be);
+    dk_step s;
+    if (step->num_rows > 0 && di_card_enter(c, "window_store")) {
+        if (di_card_step(c, step, layer, &s)) {
+            dk_window_store(c->stream, &s, records);
+        }
+        di_card_leave(c);
+    }
+}
+
+/* Entries as kernels want them, in DI_CARD_USE_HOST; by way of the ring, without a third copy. */
+static const dk_entry *upload_entries(di_card *c, const di_entry *entries, int m) {
+    size_t bytes = (size_t)m * sizeof(dk_entry), most = DI_CARD_SEGMENT_BYTES / sizeof(dk_entry);
+    dk_entry *to = di_card_scratch(c, DI_CARD_USE_HOST, bytes ? bytes : 1, 1);
+    for (size_t i = 0; to && i < (size_t)m; i += most) {
+        size_t count = (size_t)m - i < most ? (size_t)m - i : most;
+        dk_entry *pinned = di_card_ring_take(c, count * sizeof *pinned);
+        if (!pinned) {
+            return NULL;
+        }
+        for (size_t j = 0; j < count; j++) {
+            pinned[j] = (dk_entry){entries[i + j].seq, entries[i + j].entry};
+        }
+        if (!di_card_check(c, cudaMemcpyAsync(to + i, pinned, count * sizeof *to,
+                                              cudaMemcpyHostToDevice, c->stream))) {
+            return NULL;
+        }
+    }
+    return to;
+}
+
+void di_card_compress(di_backend *be, const di_step *step, int layer, int ratio, const float *k,
+                      const float *g, const di_entry *entries, int m, int dim, di_bf16 *latents) {
+    di_card *c = di_card_of(be);
+    dk_step s;
+    if (step->num_rows > 0 && di_card_enter(c, "compress")) {
+        const dk_entry *list = upload_entries(c, entries, m);
+        if (list && di_card_step(c, step, layer, &s)) {
+            dk_compress(c->stream, &s, ratio, k, g, list, m, dim, latents);
+        }
+        di_card_leave(c);
+    }
+}
+
+void di_card_entry_store(di_backend *be, const di_step *step, int layer, int ratio,
+                         const di_entry *entries, int m, const di_bf16 *latents, int dim,
+                         const di_bf16 *keys, int key_dim) {
+    di_card *c = di_card_of(be);
+    dk_step s;
+    if (m > 0 && di_card_enter(c, "entry_store")) {
+        const dk_entry *list = upload_entries(c, entries, m);
+        if (list && di_card_step(c, step, layer, &s)) {
+            dk_entry_store(c->stream, &s, ratio, list, m, latents, dim, keys, key_dim);
+        }
+        di_card_leave(c);
+    }
+}
+
+/* Most scores that wait for selection: 256 MiB. */
+static const int64_t scores_at_once = 1 << 26;
+
+void di_card_index_topk(di_backend *be, const di_step *step, int source, int ratio,
+                        const di_bf16 *q, const di_bf16 *weights, int heads, int key_dim, int k,
+                        int32_t *candidates, bool build, int max_blocks, int block_size,
+                        int32_t *topk) {
+    di_card *c = di_card_of(be);
+    dk_index_call call = {
+        .ratio = ratio,
+        .heads = heads,
+        .key_dim = key_dim,
+        .k = k,
+        .max_blocks = max_blocks,
+        .block_size = candidates ? block_size : 1,
+        .factor = (float)(1 / sqrt((double)key_dim) / sqrt((double)heads)),
+        .q = q,
+        .weights = weights,
+        .candidates = candidates,
+        .topk = topk,
+        .build = build,
+    };
+    int n = step->num_rows;
+    if (n <= 0 || !di_card_enter(c, "index_topk")) {
+        return;
+    }
+    for (int i = 0; i < step->num_seqs; i++) {
+        const di_seq_rows *s = &step->seqs[i];
+        int64_t entries = s->num_rows > 0 ? (s->pos0 + s->num_rows) / ratio : 0;
+        call.places = entries > call.places ? entries : call.places;
+    }
+    if (candidates && !build) {
+        int64_t most = (int64_t)max_blocks * block_size;
+        int64_t whole = (call.places + block_size - 1) / block_size * block_size;
+        call.places = whole < most ? whole : most;
+    }
+    int64_t fit = scores_at_once / (call.places > 0 ? call.places : 1);
+    int rows = fit < 1 ? 1 : fit < n ? (int)fit : n;
+    size_t places = (size_t)call.places;
+    call.query = di_card_scratch(c, DI_CARD_USE_SHARED, (size_t)rows,
+                                 (size_t)heads * (size_t)key_dim * sizeof(dk_bf16));
+    call.keys = di_card_scratch(c, DI_CARD_USE_KEYS, (size_t)rows, (places + 1) * sizeof(uint32_t));
+    call.block_keys = di_card_scratch(c, DI_CARD_USE_LIST, (size_t)rows,
+                                      (places / (size_t)call.block_size + 1) * sizeof(uint32_t));
+    bool ok =
+        call.query && call.keys && call.block_keys && di_card_step(c, step, source, &call.step);
+    for (call.first_row = 0; ok && call.first_row < n; call.first_row += rows) {
+        call.rows = n - call.first_row < rows ? n - call.first_row : rows;
+        dk_index(c->stream, &call);
+    }
+    di_card_leave(c);
+}
+
+void di_card_attention(di_backend *be, const di_step *step, int layer, int window, int source,
+                       int ratio, const di_bf16 *q, int heads, int dim, const uint8_t *records,
+                       const int32_t *topk, int k, const di_tensor *sink, di_bf16 *out) {
+    di_card *c = di_card_of(be);
+    dk_attention_call call = {
+        .window = window,
+        .ratio = ratio,
+        .heads = heads,
+        .dim = dim,
+        .k = topk ? k : 0,
+        .q = q,
+        .records = records,
+        .topk = topk,
+        .scale = (float)(1 / sqrt((double)dim)),
+        .out = out,
+    };
+    if (step->num_rows <= 0 || !di_card_enter(c, "attention")) {
+        return;
+    }
+    call.sink = di_card_array(c, sink->data, (size_t)heads * sizeof(float));
+    if (call.sink && di_card_step(c, step, layer, &call.step)) {
+        if (topk) {
+            call.step.latent_offset = step->pool.layout->latent_offset[source];
+        }
+        dk_attention(c->stream, &call);
+    }
+    di_card_leave(c);
+}
+
+/* ---- experts ---------------------------------------------------------------------------------*/
+
+void di_card_route(di_backend *be, const di_bf16 *x, int n, const di_tensor *gate,
+                   const di_tensor *bias, const di_tensor *bias_vl, const uint8_t *image,
+                   float temp, int top_k, bool norm, float scale, int32_t *experts,
+                   float *weights) {
+    di_card *c = di_card_of(be);
+    int count = (int)gate->shape[0];
+    size_t bias_bytes = (size_t)count * sizeof(float);
+    di_card_part host[] = {{image, (size_t)n, NULL}};
+    if (n <= 0 || !di_card_enter(c, "route")) {
+        return;
+    }
+    float *logits = di_card_scratch(c, DI_CARD_USE_Y, (size_t)n, 2 * bias_bytes);
+    const float *b = di_card_array(c, bias->data, bias_bytes);
+    const float *vl = image ? di_card_array(c, bias_vl->data, bias_bytes) : b;
+    if (logits && b && vl && di_card_host_arrays(c, host, 1)) {
+        multiply(c, x, n, 1, gate, false, NULL, logits);
+        if (!c->fault_op) {
+            dk_route(c->stream, logits, n, count, b, vl, host[0].device, temp, top_k, norm, scale,
+                     logits + (size_t)n * (size_t)count, experts, weights);
+        }
+    }
+    di_card_leave(c);
+}
+
+enum { MOE_ROWS = 4096 }; /* tokens whose intermediate rows are in scratch memory at a time */
+
+/* The next part of one buffer; with base NULL only the size grows. */
+static void *part(unsigned char *base, size_t *end, size_t count, size_t size) {
+    size_t start = *end;
+    *end = (start + count * size + DI_CARD_ALIGNMENT - 1) / DI_CARD_ALIGNMENT * DI_CARD_ALIGNMENT;
+    return base ? base + start : NULL;
+}
+
+static size_t lay_out_lists(dk_moe *m, unsigned char *base) {
+    size_t end = 0, pairs = (size_t)m->n * (size_t)m->top_k;
+    m->num_tiles = part(base, &end, 1, sizeof *m->num_tiles);
+    m->tiles = part(base, &end, (size_t)m->max_tiles, sizeof *m->tiles);
+    m->token = part(base, &end, pairs, sizeof *m->token);
+    m->place = part(base, &end, pairs, sizeof *m->place);
+    m->weight = part(base, &end, pairs, sizeof *m->weight);
+    m->counts = part(base, &end, (size_t)m->num_experts + 1, sizeof *m->counts);
+    return end;
+}
+
+/* Tiles as large as an expert's share of the rows, and as many as the worst case needs. */
+static void choose_tiles(dk_moe *m) {
+    int pairs = m->n * m->top_k, share = pairs / (m->num_experts > 0 ? m->num_experts : 1);
+    int used = pairs < m->num_experts ? pairs : m->num_experts;
+    m->tile_rows = share <= 8 ? 8 : share <= 20 ? 16 : 32;
+    m->max_tiles = used + pairs / m->tile_rows;
+}
+
+static bool moe_scratch(di_card *c, dk_moe *m) {
+    size_t pairs = (size_t)m->n * (size_t)m->top_k, n = (size_t)m->n;
+    size_t mid = pairs * (size_t)m->down.kp, shared_mid = n * (size_t)m->shared_down.kp;
+    unsigned char *lists = di_card_scratch(c, DI_CARD_USE_LIST, lay_out_lists(m, NULL), 1);
+    m->x_routed = di_card_scratch(c, DI_CARD_USE_X, n, (size_t)m->up.kp * sizeof(dk_bf16));
+    m->x_shared =
+        di_card_scratch(c, DI_CARD_USE_SHARED, n, (size_t)m->shared_up.kp * sizeof(dk_bf16));
+    m->mid = di_card_scratch(c, DI_CARD_USE_Y, mid + shared_mid, sizeof(dk_bf16));
+    m->out = di_card_scratch(c, DI_CARD_USE_Z, pairs + n, (size_t)m->d * sizeof(dk_bf16));
+    if (!lists || !m->x_routed || !m->x_shared || !m->mid || !m->out) {
+        return false;
+    }
+    lay_out_lists(m, lists);
+    m->mid_shared = m->mid + mid;
+    bool filled = m->down.kp == m->down.k && m->shared_down.kp == m->shared_down.k;
+    return filled || di_card_check(c, cudaMemsetAsync(m->mid, 0, (mid + shared_mid) * 2,
+                                                      c->stream)); /* what lies behind k */
+}
+
+void di_card_moe(di_backend *be, const di_bf16 *x, int n, const int32_t *experts,
+                 const float *weights, int top_k, const di_expert *table, int num_experts,
+                 const di_expert *shared, float limit, di_bf16 *y) {
+    di_card *c = di_card_of(be);
+    dk_moe m = {
+        .top_k = top_k,
+        .num_experts = num_experts,
+        .d = (int)shared->w2.shape[0],
+        .limit = limit,
+    };
+    const di_expert *first = num_experts > 0 ? &table[0] : shared;
+    if (n <= 0 || !di_card_enter(c, "moe")) {
+        return;
+    }
+    m.table = num_experts > 0 ? di_card_experts(c, table, num_experts) : NULL;
+    m.shared = di_card_experts(c, shared, 1);
+    bool ok = m.shared && (m.table || num_experts == 0) && di_card_matrix(c, &first->w1, &m.up) &&
+              di_card_matrix(c, &first->w2, &m.down) &&
+              di_card_matrix(c, &shared->w1, &m.shared_up) &&
+              di_card_matrix(c, &shared->w2, &m.shared_down);
+    for (int t = 0; ok && t < n; t += MOE_ROWS) {
+        size_t at = (size_t)t;
+        m.n = n - t < MOE_ROWS ? n - t : MOE_ROWS;
+        m.experts = experts + at * (size_t)top_k;
+        m.weights = weights + at * (size_t)top_k;
+        m.y = y + at * (size_t)m.d;
+        choose_tiles(&m);
+        if (!moe_scratch(c, &m)) {
+            break;
+        }
+        dk_prepare(c->stream, x + at * (size_t)m.d, m.n, 1, m.d, m.up.kp, m.up.format, true,
+                   m.x_routed);
+        dk_prepare(c->stream, x + at * (size_t)m.d, m.n, 1, m.d, m.shared_up.kp, m.shared_up.format,
+                   true, m.x_shared);
+        dk_moe_run(c->stream, &m);
+    }
+    di_card_leave(c);
+}
+
+/* ---- n-grams ---------------------------------------------------------------------------------*/
+
+/* The tables are larger than any card: the host picks the rows out, by way of the ring. */
+typedef struct engram_call {
+    int columns, width;
+    const di_tensor *table;
+    const int64_t *rows;
+} engram_call;
+
+enum { ENGRAM_TOKENS = 1024 };
+
+/* Codes, scales and numbers of up to ENGRAM_TOKENS tokens from *t on that are not skipped. */
+typedef struct engram_batch {
+    uint8_t *codes, *scales;
+    int32_t *tokens;
+    int count;
+} engram_batch;
+
+static void pick_rows(const engram_call *e, int *t, int n, int most, engram_batch *b) {
+    size_t width = (size_t)e->width, columns = (size_t)e->columns;
+    const uint8_t *data = e->table->data;
+    for (b->count = 0; *t < n && b->count < most; (*t)++) {
+        const int64_t *rows = e->rows + (size_t)*t * columns;
+        if (rows[0] < 0) {
+            continue;
+        }
+        for (size_t i = 0; i < columns; i++) {
+            size_t to = (size_t)b->count * columns + i;
+            memcpy(b->codes + to * width, data + (size_t)rows[i] * width, width);
+            memcpy(b->scales + to * (width / 32), e->table->scale + (size_t)rows[i] * (width / 32),
+                   width / 32);
+        }
+        b->tokens[b->count++] = *t;
+    }
+}
+
+/* Tokens whose rows fit a segment of the ring. */
+static int engram_tokens(const engram_call *e) {
+    size_t bytes = (size_t)e->columns * (size_t)(e->width + e->width / 32) + sizeof(int32_t);
+    size_t fit = DI_CARD_SEGMENT_BYTES / 2 / bytes;
+    return fit < 1 ? 1 : fit < ENGRAM_TOKENS ? (int)fit : ENGRAM_TOKENS;
+}
+
+void di_card_engram(di_backend *be, const int64_t *rows, int n, int columns, const di_tensor *table,
+                    const di_tensor *wkv, const di_tensor *q_weight, const di_tensor *k_weight,
+                    int hc, int d, float eps, di_bf16 *h) {
+    di_card *c = di_card_of(be);
+    engram_call e = {columns, (int)table->shape[1], table, rows};
+    size_t norm = (size_t)hc * (size_t)d * sizeof(di_bf16);
+    size_t k = (size_t)columns * (size_t)e.width, most = (size_t)engram_tokens(&e);
+    size_t code_bytes = most * k, bytes = code_bytes + most * (k / 32 + sizeof(int32_t)) + 64;
+    dk_matrix w;
+    if (n <= 0 || !di_card_enter(c, "engram")) {
+        return;
+    }
+    const dk_bf16 *qw = di_card_array(c, q_weight->data, norm);
+    const dk_bf16 *kw = di_card_array(c, k_weight->data, norm);
+    bool ok = qw && kw && di_card_matrix(c, wkv, &w);
+    dk_bf16 *a = ok ? di_card_scratch(c, DI_CARD_USE_X, most, (size_t)w.kp * sizeof *a) : NULL;
+    dk_bf16 *kv = ok ? di_card_scratch(c, DI_CARD_USE_Y, most, (size_t)w.rows * sizeof *kv) : NULL;
+    uint8_t *device = ok ? di_card_scratch(c, DI_CARD_USE_HOST, bytes, 1) : NULL;
+    ok = a && kv && device;
+    for (int t = 0; ok && t < n;) {
+        size_t tokens = code_bytes + (most * (k / 32) + 63) / 64 * 64;
+        uint8_t *pinned = di_card_ring_take(c, bytes);
+        if (!pinned) {
+            break;
+        }
+        engram_batch b = {pinned, pinned + code_bytes, (int32_t *)(void *)(pinned + tokens), 0};
+        pick_rows(&e, &t, n, (int)most, &b);
+        if (b.count == 0) {
+            break;
+        }
+        ok = di_card_check(
+            c, cudaMemcpyAsync(device, pinned, bytes, cudaMemcpyHostToDevice, c->stream));
+        dk_engram_rows(c->stream, device, device + code_bytes, b.count, (int)k, w.kp, a);
+        dk_linear(c->stream, &w, a, b.count, 1, kv, NULL);
+        dk_engram_gate(c->stream, (const int32_t *)(const void *)(device + tokens), b.count, kv, qw,
+                       kw, hc, d, eps, h);
+    }
+    di_card_leave(c);
+}

@@ -1,0 +1,216 @@
+/* The product that reads weights once: what linear.cu and moe.cu share.
+ *
+ * A warp takes MT tiles of 16 weight rows, one slice of k, and up to 8 * NT activation rows. Thread
+ * t of a quad reads 16 bytes of a chunk, which are the codes of several tensor-core steps at once:
+ * the sum does not care which k a step calls its first, as long as weights and activations agree.
+ * So activations are laid out beforehand (dk_prepare) in the order in which decoding yields codes,
+ * and nothing is shuffled. What bounds it: reading the weights, as long as there are few rows.
+ *
+ * A row's sums depend on k and the weights' format alone: steps ascending within a slice, slices
+ * ascending. Tiles, grid and company change nothing. */
+#ifndef DI_OPS_CUDA_PRODUCT_CUH
+#define DI_OPS_CUDA_PRODUCT_CUH
+
+#include "common.cuh"
+
+/* uint4 loads of activations that belong to 16 bytes of weights. */
+template <int F> struct operand;
+template <> struct operand<DK_BF16> {
+    enum { LOADS = 1 };
+};
+template <> struct operand<DK_FP8> {
+    enum { LOADS = 2 };
+};
+template <> struct operand<DK_FP4> {
+    enum { LOADS = 4 };
+};
+
+/* 16 bytes of codes of one row -> 4 * LOADS words of two BF16 values. nan collects E4M3 NaNs. */
+template <int F>
+__device__ __forceinline__ void decode(uint4 codes, uint32_t scale_byte, uint32_t *out,
+                                       uint32_t *nan) {
+    uint32_t w[4] = {codes.x, codes.y, codes.z, codes.w};
+    if (F == DK_BF16) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            out[i] = w[i];
+        }
+        return;
+    }
+    scale_pair s = make_scale(scale_byte, F == DK_FP8 ? 120 : 126);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        if (F == DK_FP8) {
+            fp8_pairs(w[i], &out[2 * i], &out[2 * i + 1]);
+            *nan |= fp8_nans(w[i]);
+        } else {
+            fp4_pairs(w[i], out + 4 * i);
+        }
+    }
+    constexpr int words = F == DK_BF16 ? 4 : F == DK_FP8 ? 8 : 16;
+#pragma unroll
+    for (int i = 0; i < words; i++) {
+        out[i] = mul_bf16x2(out[i], s.first);
+    }
+    if (s.both) {
+#pragma unroll
+        for (int i = 0; i < words; i++) {
+            out[i] = mul_bf16x2(out[i], s.second);
+        }
+    }
+}
+
+/* The two rows (g and g + 8) of a tile that a thread reads, at the start of k. */
+struct weight_rows {
+    const uint8_t *codes[2]; /* already at the thread's 16 bytes of the first chunk */
+    const uint8_t *scale[2]; /* of the row (or its 32 rows) */
+};
+
+/* rows row0 .. of w; those behind `last` repeat it and are not used. */
+__device__ __forceinline__ weight_rows rows_of(const dk_matrix &w, const uint8_t *data,
+                                               const uint8_t *scale, int row0, int last) {
+    weight_rows r;
+    int lane = threadIdx.x % 32;
+    for (int half = 0; half < 2; half++) {
+        int row = min(row0 + lane / 4 + 8 * half, last);
+        r.codes[half] = data + (size_t)row * w.pitch + lane % 4 * 16;
+        r.scale[half] =
+            scale + (size_t)(w.scale_rows > 1 ? row / w.scale_rows : row) * (size_t)w.scale_pitch;
+    }
+    return r;
+}
+
+template <int F> __device__ __forceinline__ int scale_index(int chunk) {
+    int t = threadIdx.x % 4;
+    return F == DK_FP8 ? chunk * 2 + t / 2 : chunk * 4 + t;
+}
+
+/* acc += tiles . rows over chunks [begin, end). b[nt]: prepared row of this thread's column
+ * (lane / 4) of column tile nt, or NULL for none. */
+template <int F, int MT, int NT>
+__device__ __forceinline__ void slice_product(const weight_rows (&rows)[MT],
+                                              const dk_bf16 *const (&b)[NT], int begin, int end,
+                                              float (&acc)[MT][NT][4]) {
+    enum { LOADS = operand<F>::LOADS, AHEAD = MT >= 4 ? 1 : MT == 2 ? 2 : 4 };
+    const int t = threadIdx.x % 4;
+    uint32_t nan[MT][2];
+#pragma unroll
+    for (int m = 0; m < MT; m++) {
+        nan[m][0] = nan[m][1] = 0;
+#pragma unroll
+        for (int c = 0; c < NT; c++) {
+            acc[m][c][0] = acc[m][c][1] = acc[m][c][2] = acc[m][c][3] = 0;
+        }
+    }
+    for (int first = begin; first < end; first += AHEAD) {
+        uint4 codes[AHEAD][MT][2];
+        uint32_t scale[AHEAD][MT][2];
+#pragma unroll
+        for (int u = 0; u < AHEAD; u++) {
+            int chunk = first + u;
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    codes[u][m][half] = make_uint4(0, 0, 0, 0);
+                    scale[u][m][half] = 127;
+                    if (chunk < end) {
+                        codes[u][m][half] =
+                            load_once(rows[m].codes[half] + (size_t)chunk * DK_CHUNK_BYTES);
+                        if (F != DK_BF16) {
+                            scale[u][m][half] = __ldg(rows[m].scale[half] + scale_index<F>(chunk));
+                        }
+                    }
+                }
+            }
+        }
+#pragma unroll
+        for (int u = 0; u < AHEAD; u++) {
+            int chunk = first + u;
+            if (chunk >= end) {
+                break;
+            }
+            uint4 x[NT][LOADS];
+#pragma unroll
+            for (int c = 0; c < NT; c++) {
+                const uint4 *from =
+                    (const uint4 *)(b[c] + (size_t)chunk * (LOADS * 32) + t * (LOADS * 8));
+#pragma unroll
+                for (int i = 0; i < LOADS; i++) {
+                    x[c][i] = b[c] ? __ldg(from + i) : make_uint4(0, 0, 0, 0);
+                }
+            }
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+                uint32_t lo[4 * LOADS], hi[4 * LOADS];
+                decode<F>(codes[u][m][0], scale[u][m][0], lo, &nan[m][0]);
+                decode<F>(codes[u][m][1], scale[u][m][1], hi, &nan[m][1]);
+#pragma unroll
+                for (int i = 0; i < LOADS; i++) {
+                    uint32_t a0[4] = {lo[4 * i], hi[4 * i], lo[4 * i + 1], hi[4 * i + 1]};
+                    uint32_t a1[4] = {lo[4 * i + 2], hi[4 * i + 2], lo[4 * i + 3], hi[4 * i + 3]};
+#pragma unroll
+                    for (int c = 0; c < NT; c++) {
+                        mma_16x8x16(acc[m][c], a0, x[c][i].x, x[c][i].y);
+                        mma_16x8x16(acc[m][c], a1, x[c][i].z, x[c][i].w);
+                    }
+                }
+            }
+        }
+    }
+    if (F == DK_FP8) {
+#pragma unroll
+        for (int m = 0; m < MT; m++) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                uint32_t any = nan[m][half];
+                any |= __shfl_xor_sync(0xffffffffu, any, 1);
+                any |= __shfl_xor_sync(0xffffffffu, any, 2);
+#pragma unroll
+                for (int c = 0; c < NT && (any & 0x80808080u); c++) {
+                    acc[m][c][2 * half] = acc[m][c][2 * half + 1] = __uint_as_float(0x7fc00000u);
+                }
+            }
+        }
+    }
+}
+
+/* One warp's sums to shared memory, [slices][MT * 16][NT * 8 + 1]. */
+template <int MT, int NT>
+__device__ __forceinline__ void put_slice(float (&acc)[MT][NT][4], float *shared, int slice) {
+    enum { COLS = NT * 8 + 1 };
+    int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    float *to = shared + (size_t)slice * MT * 16 * COLS;
+#pragma unroll
+    for (int m = 0; m < MT; m++) {
+#pragma unroll
+        for (int c = 0; c < NT; c++) {
+            float *cell = to + (m * 16 + g) * COLS + c * 8 + 2 * t;
+            cell[0] = acc[m][c][0];
+            cell[1] = acc[m][c][1];
+            cell[8 * COLS] = acc[m][c][2];
+            cell[8 * COLS + 1] = acc[m][c][3];
+        }
+    }
+}
+
+/* The whole sum of one cell: slices ascending. */
+template <int MT, int NT>
+__device__ __forceinline__ float take_cell(const float *shared, int slices, int row, int col) {
+    enum { COLS = NT * 8 + 1 };
+    float sum = shared[row * COLS + col];
+    for (int s = 1; s < slices; s++) {
+        sum += shared[(size_t)s * MT * 16 * COLS + row * COLS + col];
+    }
+    return sum;
+}
+
+/* Where value v of a row stands among its neighbours in prepared activations. */
+__device__ __forceinline__ int prepared_place(dk_format f, int v) {
+    if (f == DK_FP8) {
+        return (v & ~3) | (v & 1) << 1 | (v >> 1 & 1);
+    }
+    return f == DK_FP4 ? (v & ~7) | (v & 3) << 1 | (v >> 2 & 1) : v;
+}
+
+#endif

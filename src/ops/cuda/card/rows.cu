@@ -1,0 +1,334 @@
+/* Ops on single rows: embedding, gathering, norm, rotation, hyper-connections, the n-gram gate.
+ * Each is bound by memory. Sums of squares and the hyper-connection projection are formed in f64,
+ * whose order (thread by thread, then a tree) depends on the row's length alone. */
+#include "common.cuh"
+
+static unsigned blocks_for(long long n, int per_block) {
+    return (unsigned)((n + per_block - 1) / per_block);
+}
+
+/* ---- embedding and gathering -----------------------------------------------------------------*/
+
+static __global__ void embed(const int32_t *tokens, const dk_bf16 *table, size_t pitch, int d,
+                             int hc, dk_bf16 *h, float *pre) {
+    int t = blockIdx.x;
+    const dk_bf16 *row = table + (size_t)tokens[t] * pitch;
+    for (int i = threadIdx.x; i < hc * d; i += blockDim.x) {
+        h[(size_t)t * hc * d + i] = row[i % d];
+    }
+    if ((int)threadIdx.x < hc) {
+        pre[t * hc + threadIdx.x] = threadIdx.x == 0;
+    }
+}
+
+void dk_embed(cudaStream_t s, const int32_t *tokens, int n, const dk_bf16 *table, size_t pitch,
+              int d, int hc, dk_bf16 *h, float *pre) {
+    embed<<<n, 256, 0, s>>>(tokens, table, pitch, d, hc, h, pre);
+}
+
+template <typename T>
+static __global__ void gather(const T *from, const int32_t *rows, size_t words, T *to) {
+    const T *row = from + (size_t)rows[blockIdx.x] * words;
+    for (size_t i = threadIdx.x; i < words; i += blockDim.x) {
+        to[(size_t)blockIdx.x * words + i] = row[i];
+    }
+}
+
+void dk_gather(cudaStream_t s, const void *from, const int32_t *rows, int n, size_t bytes,
+               void *to) {
+    size_t all = bytes | (size_t)from | (size_t)to;
+    if (all % 16 == 0) {
+        gather<<<n, 256, 0, s>>>((const uint4 *)from, rows, bytes / 16, (uint4 *)to);
+    } else if (all % 4 == 0) {
+        gather<<<n, 256, 0, s>>>((const uint32_t *)from, rows, bytes / 4, (uint32_t *)to);
+    } else {
+        gather<<<n, 256, 0, s>>>((const uint8_t *)from, rows, bytes, (uint8_t *)to);
+    }
+}
+
+/* ---- norm and rotation -----------------------------------------------------------------------*/
+
+static __global__ void rms_norm(const dk_bf16 *x, const dk_bf16 *w, float eps, int dim,
+                                dk_bf16 *y) {
+    __shared__ double scratch[32];
+    x += (size_t)blockIdx.x * dim;
+    y += (size_t)blockIdx.x * dim;
+    double sum = 0;
+    for (int i = threadIdx.x; i < dim; i += blockDim.x) {
+        double v = bf16_value(x[i]);
+        sum += v * v;
+    }
+    sum = block_sum(sum, scratch);
+    float rho = (float)(1 / sqrt(sum / dim + (double)eps));
+    for (int i = threadIdx.x; i < dim; i += blockDim.x) {
+        y[i] = to_bf16(bf16_value(w[i]) * (bf16_value(x[i]) * rho));
+    }
+}
+
+void dk_rms_norm(cudaStream_t s, const dk_bf16 *x, const dk_bf16 *w, float eps, int n, int dim,
+                 dk_bf16 *y) {
+    rms_norm<<<n, 256, 0, s>>>(x, w, eps, dim, y);
+}
+
+static __global__ void rope_table(const int64_t *positions, int n, const float *freq, int half,
+                                  float *cosine, float *sine) {
+    long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < (long long)n * half) {
+        float angle = (float)positions[i / half] * freq[i % half];
+        double s, c;
+        sincos((double)angle, &s, &c);
+        cosine[i] = (float)c;
+        sine[i] = (float)s;
+    }
+}
+
+void dk_rope_table(cudaStream_t s, const int64_t *positions, int n, const float *freq, int half,
+                   float *cosine, float *sine) {
+    rope_table<<<blocks_for((long long)n * half, 128), 128, 0, s>>>(positions, n, freq, half,
+                                                                    cosine, sine);
+}
+
+static __global__ void rope(dk_bf16 *x, long long pairs, int heads, int dim, const float *cosine,
+                            const float *sine, int half, float sign) {
+    long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= pairs) {
+        return;
+    }
+    int at = (int)(i % half);
+    long long vector = i / half, row = vector / heads;
+    dk_bf16 *p = x + (vector + 1) * dim - 2 * half + 2 * at;
+    float c = cosine[row * half + at], s = sign * sine[row * half + at];
+    float a = bf16_value(p[0]), b = bf16_value(p[1]);
+    p[0] = to_bf16(a * c - b * s);
+    p[1] = to_bf16(a * s + b * c);
+}
+
+void dk_rope(cudaStream_t s, dk_bf16 *x, int n, int heads, int dim, const float *cosine,
+             const float *sine, int half, bool inverse) {
+    long long pairs = (long long)n * heads * half;
+    rope<<<blocks_for(pairs, 256), 256, 0, s>>>(x, pairs, heads, dim, cosine, sine, half,
+                                                inverse ? -1.0f : 1.0f);
+}
+
+/* ---- hyper-connections -----------------------------------------------------------------------*/
+
+enum { MAX_HC = 8, MIX_ROWS = 4, MIX_TOKENS = 4, MIX_THREADS = 256 };
+
+/* Dots of up to TOKENS rows of h with MIX_ROWS rows of fn. The group behind fn's last row makes the
+ * sums of squares. Grid: groups of rows + 1, groups of tokens. */
+template <int TOKENS> static __global__ void mhc_dots(dk_mhc c, int mixes) {
+    __shared__ double scratch[32];
+    int row0 = blockIdx.x * MIX_ROWS, t0 = blockIdx.y * TOKENS;
+    bool squares = row0 >= mixes;
+    double acc[MIX_ROWS][TOKENS] = {};
+    for (int i = threadIdx.x; i < c.width; i += MIX_THREADS) {
+        double x[TOKENS];
+#pragma unroll
+        for (int t = 0; t < TOKENS; t++) {
+            x[t] = t0 + t < c.n ? bf16_value(c.h[(size_t)(t0 + t) * c.width + i]) : 0;
+        }
+        if (squares) {
+#pragma unroll
+            for (int t = 0; t < TOKENS; t++) {
+                acc[0][t] += x[t] * x[t];
+            }
+            continue;
+        }
+#pragma unroll
+        for (int r = 0; r < MIX_ROWS; r++) {
+            double w = row0 + r < mixes ? c.fn[(size_t)(row0 + r) * c.width + i] : 0;
+#pragma unroll
+            for (int t = 0; t < TOKENS; t++) { /* the product is exact */
+                acc[r][t] = fma(x[t], w, acc[r][t]);
+            }
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < MIX_ROWS; r++) {
+#pragma unroll
+        for (int t = 0; t < TOKENS; t++) {
+            if (r > 0 && squares) {
+                continue;
+            }
+            double sum = block_sum(acc[r][t], scratch);
+            int to = squares ? mixes : row0 + r;
+            if (threadIdx.x == 0 && t0 + t < c.n && to <= mixes && (squares || to < mixes)) {
+                c.dots[(size_t)(t0 + t) * (mixes + 1) + to] = sum;
+            }
+        }
+    }
+}
+
+/* Divides each row (or column) by its sum + eps; the sum runs upwards. */
+static __device__ void normalise(float *c, int hc, int step, int inner, float eps) {
+    for (int i = 0; i < hc; i++) {
+        float *line = c + i * step, sum = 0;
+        for (int j = 0; j < hc; j++) {
+            sum += line[j * inner];
+        }
+        sum += eps;
+        for (int j = 0; j < hc; j++) {
+            line[j * inner] /= sum;
+        }
+    }
+}
+
+static __global__ void mhc_finish(dk_mhc c, int mixes) {
+    int t = blockIdx.x * blockDim.x + threadIdx.x, hc = c.hc;
+    if (t >= c.n) {
+        return;
+    }
+    const double *dot = c.dots + (size_t)t * (mixes + 1);
+    double rho = 1 / sqrt(dot[mixes] / c.width + (double)c.norm_eps);
+    for (int j = 0; j < hc; j++) {
+        float pre = (float)(dot[j] * rho), post = (float)(dot[hc + j] * rho);
+        c.pre[t * hc + j] = sigmoid32(pre * c.scale[0] + c.base[j]) + c.hc_eps;
+        c.post[t * hc + j] = 2.0f * sigmoid32(post * c.scale[1] + c.base[hc + j]);
+    }
+    float comb[MAX_HC * MAX_HC];
+    for (int i = 0; i < hc * hc; i++) {
+        comb[i] = (float)(dot[2 * hc + i] * rho) * c.scale[2] + c.base[2 * hc + i];
+    }
+    for (int i = 0; i < hc; i++) {
+        float *row = comb + i * hc, top = row[0], sum = 0;
+        for (int j = 1; j < hc; j++) {
+            top = row[j] > top ? row[j] : top;
+        }
+        for (int j = 0; j < hc; j++) {
+            row[j] = exp32(row[j] - top);
+            sum += row[j];
+        }
+        for (int j = 0; j < hc; j++) {
+            row[j] = row[j] / sum + c.hc_eps;
+        }
+    }
+    normalise(comb, hc, 1, hc, c.hc_eps);
+    for (int round = 1; round < c.sinkhorn_iters; round++) {
+        normalise(comb, hc, hc, 1, c.hc_eps);
+        normalise(comb, hc, 1, hc, c.hc_eps);
+    }
+    for (int i = 0; i < hc * hc; i++) {
+        c.comb[(size_t)t * hc * hc + i] = comb[i];
+    }
+}
+
+void dk_mhc_coeffs(cudaStream_t s, const dk_mhc *m) {
+    int mixes = (2 + m->hc) * m->hc, groups = (mixes + MIX_ROWS - 1) / MIX_ROWS + 1;
+    if (m->n < MIX_TOKENS) {
+        mhc_dots<1><<<dim3(groups, m->n), MIX_THREADS, 0, s>>>(*m, mixes);
+    } else {
+        mhc_dots<MIX_TOKENS>
+            <<<dim3(groups, blocks_for(m->n, MIX_TOKENS)), MIX_THREADS, 0, s>>>(*m, mixes);
+    }
+    mhc_finish<<<blocks_for(m->n, 32), 32, 0, s>>>(*m, mixes);
+}
+
+static __global__ void mhc_pre(const dk_bf16 *h, const float *pre, long long cells, int hc, int d,
+                               dk_bf16 *out) {
+    long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= cells) {
+        return;
+    }
+    long long t = i / d;
+    const dk_bf16 *from = h + t * hc * d + i % d;
+    float sum = pre[t * hc] * bf16_value(from[0]);
+    for (int s = 1; s < hc; s++) {
+        sum += pre[t * hc + s] * bf16_value(from[(size_t)s * d]);
+    }
+    out[i] = to_bf16(sum);
+}
+
+void dk_mhc_pre(cudaStream_t s, const dk_bf16 *h, const float *pre, int n, int hc, int d,
+                dk_bf16 *out) {
+    long long cells = (long long)n * d;
+    mhc_pre<<<blocks_for(cells, 256), 256, 0, s>>>(h, pre, cells, hc, d, out);
+}
+
+static __global__ void mhc_post(const dk_bf16 *y, const float *post, const float *comb,
+                                long long cells, int hc, int d, dk_bf16 *h) {
+    long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= cells) {
+        return;
+    }
+    long long t = i / d;
+    dk_bf16 *at = h + t * hc * d + i % d;
+    float old[MAX_HC], value = bf16_value(y[i]);
+#pragma unroll
+    for (int s = 0; s < MAX_HC; s++) {
+        old[s] = s < hc ? bf16_value(at[(size_t)s * d]) : 0;
+    }
+    for (int j = 0; j < hc; j++) {
+        const float *weight = comb + t * hc * hc + j;
+        float sum = weight[0] * old[0];
+#pragma unroll
+        for (int s = 1; s < MAX_HC; s++) {
+            if (s < hc) {
+                sum += weight[s * hc] * old[s];
+            }
+        }
+        at[(size_t)j * d] = to_bf16(post[t * hc + j] * value + sum);
+    }
+}
+
+void dk_mhc_post(cudaStream_t s, const dk_bf16 *y, const float *post, const float *comb, int n,
+                 int hc, int d, dk_bf16 *h) {
+    long long cells = (long long)n * d;
+    mhc_post<<<blocks_for(cells, 256), 256, 0, s>>>(y, post, comb, cells, hc, d, h);
+}
+
+/* ---- n-grams ---------------------------------------------------------------------------------*/
+
+static __global__ void engram_rows(const uint8_t *codes, const uint8_t *scales, int k, int kp,
+                                   long long cells, dk_bf16 *out) {
+    long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= cells) {
+        return;
+    }
+    long long t = i / kp;
+    int at = (int)(i % kp);
+    float v = 0;
+    if (at < k) {
+        v = e4m3_value(codes[t * k + at]) * e8m0_value(scales[t * (k / 32) + at / 32]);
+    }
+    int place = (at & ~3) | (at & 1) << 1 | (at >> 1 & 1); /* as FP8 weights are decoded */
+    out[t * kp + place] = to_bf16(v);
+}
+
+void dk_engram_rows(cudaStream_t s, const uint8_t *codes, const uint8_t *scales, int n, int k,
+                    int kp, dk_bf16 *out) {
+    long long cells = (long long)n * kp;
+    engram_rows<<<blocks_for(cells, 256), 256, 0, s>>>(codes, scales, k, kp, cells, out);
+}
+
+/* Grid: tokens, streams. */
+static __global__ void engram_gate(const int32_t *tokens, const dk_bf16 *kv, const dk_bf16 *qw,
+                                   const dk_bf16 *kw, int hc, int d, float eps, dk_bf16 *h) {
+    __shared__ double scratch[32];
+    int stream = blockIdx.y;
+    size_t at = (size_t)stream * d;
+    const dk_bf16 *key = kv + (size_t)blockIdx.x * (hc + 1) * d + at;
+    const dk_bf16 *value = kv + ((size_t)blockIdx.x * (hc + 1) + hc) * d;
+    h += ((size_t)tokens[blockIdx.x] * hc + stream) * d;
+    double hh = 0, kk = 0, dot = 0;
+    for (int i = threadIdx.x; i < d; i += blockDim.x) {
+        float x = bf16_value(h[i]), y = bf16_value(key[i]);
+        float w = bf16_value(qw[at + i]) * bf16_value(kw[at + i]);
+        hh += (double)x * x;
+        kk += (double)y * y;
+        dot += (double)(x * w) * y;
+    }
+    hh = block_sum(hh, scratch) / d;
+    kk = block_sum(kk, scratch) / d;
+    dot = block_sum(dot, scratch);
+    dot = dot / sqrt(hh + (double)eps) / sqrt(kk + (double)eps) / sqrt((double)d);
+    double size = fabs(dot) < 1e-6 ? 1e-6 : fabs(dot);
+    float gate = (float)(1 / (1 + exp64(-copysign(sqrt(size), dot))));
+    for (int i = threadIdx.x; i < d; i += blockDim.x) {
+        h[i] = to_bf16(bf16_value(h[i]) + gate * bf16_value(value[i]));
+    }
+}
+
+void dk_engram_gate(cudaStream_t s, const int32_t *tokens, int n, const dk_bf16 *kv,
+                    const dk_bf16 *qw, const dk_bf16 *kw, int hc, int d, float eps, dk_bf16 *h) {
+    engram_gate<<<dim3(n, hc), 256, 0, s>>>(tokens, kv, qw, kw, hc, d, eps, h);
+}

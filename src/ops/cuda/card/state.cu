@@ -1,0 +1,162 @@
+/* What a step writes into the state of sequences: window records, open groups, compressed entries
+ * and their index keys. */
+#include "state.cuh"
+
+/* ---- window ----------------------------------------------------------------------------------*/
+
+/* A warp takes 32 values. */
+static __global__ void window_quant(const dk_bf16 *kv, long long groups, int dim,
+                                    uint8_t *records) {
+    long long group = (long long)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+    int lane = threadIdx.x % 32, per_row = dim / 32;
+    if (group >= groups) {
+        return;
+    }
+    long long row = group / per_row;
+    int block = (int)(group % per_row);
+    dk_bf16 v = kv[group * 32 + lane];
+    float amax = bf16_value((dk_bf16)group_max(magnitude_bits(v), 32));
+    uint32_t byte = q8_scale(amax);
+    uint8_t *record = records + row * (dim + per_row);
+    record[block * 32 + lane] = (uint8_t)to_e4m3(bf16_value(v) / e8m0_value(byte));
+    if (lane == 0) {
+        record[dim + block] = (uint8_t)byte;
+    }
+}
+
+void dk_window_quant(cudaStream_t s, const dk_bf16 *kv, int n, int dim, uint8_t *records) {
+    long long groups = (long long)n * (dim / 32);
+    window_quant<<<(unsigned)((groups + 7) / 8), 256, 0, s>>>(kv, groups, dim, records);
+}
+
+/* A row that a later row of the step would overwrite is left out. */
+static __global__ void window_store(dk_step step, const uint8_t *records) {
+    dk_seq seq = step.seqs[step.row_seq[blockIdx.x]];
+    int t = blockIdx.x - seq.row0;
+    if (t < seq.num_rows - step.ring_rows) {
+        return;
+    }
+    uint8_t *to = ring_row(step, seq.slot, seq.pos0 + t);
+    const uint8_t *from = records + (size_t)blockIdx.x * step.window_bytes;
+    for (size_t i = threadIdx.x; i < step.window_bytes; i += blockDim.x) {
+        to[i] = from[i];
+    }
+}
+
+void dk_window_store(cudaStream_t s, const dk_step *step, const uint8_t *records) {
+    window_store<<<step->num_rows, 128, 0, s>>>(*step, records);
+}
+
+/* ---- compressor ------------------------------------------------------------------------------*/
+
+enum { MAX_RATIO = 16 };
+
+/* Grid: entries, channels / 128. Tokens of the group ascending in every sum. */
+static __global__ void compress(dk_step step, int ratio, const float *k, const float *g,
+                                const dk_entry *entries, int dim, dk_bf16 *latents) {
+    dk_entry entry = entries[blockIdx.x];
+    dk_seq seq = step.seqs[entry.seq];
+    int c = blockIdx.y * blockDim.x + threadIdx.x;
+    int64_t first = entry.entry * ratio;
+    if (c >= dim) {
+        return;
+    }
+    dk_bf16 *to = latents + (size_t)blockIdx.x * dim + c;
+    if (ratio == 1) {
+        *to = to_bf16(k[(size_t)(seq.row0 + (first - seq.pos0)) * dim + c]);
+        return;
+    }
+    float kc[MAX_RATIO], gc[MAX_RATIO], top = 0, sum = 0, pooled = 0;
+    for (int i = 0; i < ratio; i++) {
+        int64_t p = first + i;
+        if (p >= seq.pos0) {
+            size_t at = (size_t)(seq.row0 + (p - seq.pos0)) * dim + c;
+            kc[i] = k[at];
+            gc[i] = g[at];
+        } else {
+            const float *record = group_row(step, seq.slot, p);
+            kc[i] = record[c];
+            gc[i] = record[dim + c];
+        }
+        top = i == 0 || gc[i] > top ? gc[i] : top;
+    }
+    for (int i = 0; i < ratio; i++) {
+        gc[i] = exp32(gc[i] - top);
+        sum += gc[i];
+    }
+    for (int i = 0; i < ratio; i++) {
+        pooled += kc[i] * (gc[i] / sum);
+    }
+    *to = to_bf16(pooled);
+}
+
+/* After `compress` has read the ring. */
+static __global__ void keep_open_groups(dk_step step, const float *k, const float *g, int dim) {
+    dk_seq seq = step.seqs[step.row_seq[blockIdx.x]];
+    int t = blockIdx.x - seq.row0;
+    if (t < seq.num_rows - step.group_rows) {
+        return;
+    }
+    float *to = group_row(step, seq.slot, seq.pos0 + t);
+    for (int c = threadIdx.x; c < dim; c += blockDim.x) {
+        to[c] = k[(size_t)blockIdx.x * dim + c];
+        to[dim + c] = g[(size_t)blockIdx.x * dim + c];
+    }
+}
+
+void dk_compress(cudaStream_t s, const dk_step *step, int ratio, const float *k, const float *g,
+                 const dk_entry *entries, int m, int dim, dk_bf16 *latents) {
+    if (m > 0) {
+        compress<<<dim3(m, (dim + 127) / 128), 128, 0, s>>>(*step, ratio, k, g, entries, dim,
+                                                            latents);
+    }
+    if (ratio > 1) {
+        keep_open_groups<<<step->num_rows, 128, 0, s>>>(*step, k, g, dim);
+    }
+}
+
+/* ---- entries ---------------------------------------------------------------------------------*/
+
+/* One warp a group: 32 latents (two scales of 16) or 32 keys. Grid: entries, groups / 4. */
+static __global__ void entry_store(dk_step step, int ratio, const dk_entry *entries,
+                                   const dk_bf16 *latents, int dim, const dk_bf16 *keys,
+                                   int key_dim) {
+    int group = blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
+    dk_entry entry = entries[blockIdx.x];
+    dk_seq seq = step.seqs[entry.seq];
+    bool key = group >= dim / 32;
+    group -= key ? dim / 32 : 0;
+    if (key && group >= key_dim / 32) {
+        return;
+    }
+    int width = key ? key_dim : dim, at = group * 32 + lane;
+    dk_bf16 v = (key ? keys : latents)[(size_t)blockIdx.x * width + at];
+    float amax = bf16_value((dk_bf16)group_max(magnitude_bits(v), key ? 32 : 16)), x;
+    uint32_t byte;
+    uint8_t *record;
+    if (key) {
+        byte = q4i_scale(amax);
+        x = bf16_value(v) / e8m0_value(byte);
+        record = key_row(step, seq, ratio, entry.entry);
+    } else { /* Q4K as docs/numerics.md has it: times the rounded reciprocal */
+        byte = q4k_scale(amax);
+        x = bf16_value(v) * (1.0f / e4m3_value(byte));
+        record = latent_row(step, seq, ratio, entry.entry);
+    }
+    uint32_t code = to_e2m1(x), next = __shfl_down_sync(0xffffffffu, code, 1);
+    if (lane % 2 == 0) {
+        record[at / 2] = (uint8_t)(code | next << 4);
+    }
+    if (lane % (key ? 32 : 16) == 0) {
+        record[width / 2 + at / (key ? 32 : 16)] = (uint8_t)byte;
+    }
+}
+
+void dk_entry_store(cudaStream_t s, const dk_step *step, int ratio, const dk_entry *entries, int m,
+                    const dk_bf16 *latents, int dim, const dk_bf16 *keys, int key_dim) {
+    int groups = dim / 32 + key_dim / 32;
+    if (m > 0) {
+        entry_store<<<dim3(m, (groups + 3) / 4), 128, 0, s>>>(*step, ratio, entries, latents, dim,
+                                                              keys, key_dim);
+    }
+}
