@@ -1,145 +1,11 @@
 /* The CPU backend against the oracle, op by op, on ordinary and on hostile values; and against
  * itself: plain C, AVX2 and AVX-512 on 1, 2 and 3 threads must give the same bits. */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
-#include "base/alloc.h"
 #include "ops/cpu/cpu.h"
-#include "ops/ref/ref.h"
-#include "support/arrays.h"
 #include "support/cmocka.h"
-
-/* ---- what a case leaves behind ---------------------------------------------------------------*/
-
-typedef enum part_kind { PART_BF16, PART_F32, PART_I32, PART_BYTES } part_kind;
-
-/* One array of results, and how far from the oracle it may be (float kinds): `ulp` steps of BF16
- * (of 2^-20 of a value for f32), or `small` times the array's largest finite value for results that
- * are small by cancellation; at most one value in `one_in` may differ at all. */
-typedef struct part {
-    part_kind kind;
-    size_t n;
-    const void *data;
-    int ulp, one_in;
-    float small;
-} part;
-
-typedef struct results {
-    part parts[256];
-    int n;
-} results;
-
-static void add_part(results *r, part_kind kind, const void *data, size_t n, part tolerance) {
-    assert_true(r->n < (int)(sizeof r->parts / sizeof *r->parts));
-    tolerance.kind = kind;
-    tolerance.data = data;
-    tolerance.n = n;
-    r->parts[r->n++] = tolerance;
-}
-
-/* f32 sums of k terms of like size err by about sqrt(k) * 2^-24 of the largest result: far below a
- * BF16 step, so a result differs only when it lies next to a tie. */
-static const part one_step = {.ulp = 1, .small = 0x1p-17f, .one_in = 50};
-static const part fine = {.ulp = 16, .small = 0x1p-18f, .one_in = 1}; /* f32 results */
-static const part exact = {0};
-
-static float value_of(const part *p, size_t i) {
-    return p->kind == PART_BF16 ? di_bf16_to_f32(((const di_bf16 *)p->data)[i])
-                                : ((const float *)p->data)[i];
-}
-
-static void expect_close(const part *got, const part *want, const char *what) {
-    float top = 0;
-    size_t differ = 0;
-    for (size_t i = 0; i < got->n; i++) {
-        float v = fabsf(value_of(want, i));
-        top = isfinite(v) && v > top ? v : top;
-    }
-    for (size_t i = 0; i < got->n; i++) {
-        float a = value_of(got, i), b = value_of(want, i);
-        float step = fabsf(b) * (got->kind == PART_BF16 ? 0x1p-7f : 0x1p-20f);
-        bool both_nan = isnan(a) && isnan(b);
-        differ += !both_nan && a != b;
-        if (!both_nan && a != b &&
-            !(fabsf(a - b) <= (float)got->ulp * step || fabsf(a - b) <= got->small * top)) {
-            fail_msg("%s: [%zu of %zu] is %.9g, oracle has %.9g (largest %g)", what, i, got->n,
-                     (double)a, (double)b, (double)top);
-        }
-    }
-    if (got->one_in > 1 && differ * (size_t)got->one_in > got->n + (size_t)got->one_in) {
-        fail_msg("%s: %zu of %zu values differ from the oracle", what, differ, got->n);
-    }
-}
-
-static void expect_equal(const part *got, const part *want, const char *what) {
-    if (got->kind == PART_BYTES || got->kind == PART_I32) {
-        size_t size = got->kind == PART_I32 ? 4 : 1;
-        for (size_t i = 0; i < got->n; i++) {
-            const uint8_t *a = (const uint8_t *)got->data + i * size;
-            const uint8_t *b = (const uint8_t *)want->data + i * size;
-            if (memcmp(a, b, size) != 0) {
-                fail_msg("%s: [%zu of %zu] is %d, not %d", what, i, got->n, *a, *b);
-            }
-        }
-        return;
-    }
-    for (size_t i = 0; i < got->n; i++) {
-        float a = value_of(got, i), b = value_of(want, i);
-        if (di_f32_bits(a) != di_f32_bits(b) && !(isnan(a) && isnan(b))) {
-            fail_msg("%s: [%zu of %zu] is %.9g (%08x), not %.9g (%08x)", what, i, got->n, (double)a,
-                     di_f32_bits(a), (double)b, di_f32_bits(b));
-        }
-    }
-}
-
-typedef void case_fn(di_backend *be, arrays *a, results *r);
-
-static void compare(const results *got, const results *want, bool oracle, const char *who) {
-    assert_int_equal(got->n, want->n);
-    for (int i = 0; i < got->n; i++) {
-        char what[128];
-        snprintf(what, sizeof what, "%s, array %d", who, i);
-        assert_int_equal(got->parts[i].n, want->parts[i].n);
-        bool within = oracle && got->parts[i].kind <= PART_F32;
-        (within ? expect_close : expect_equal)(&got->parts[i], &want->parts[i], what);
-    }
-}
-
-static void run_on(di_backend *be, case_fn *f, arrays *a, results *r) {
-    *a = (arrays){.seed = 42};
-    *r = (results){0};
-    f(be, a, r);
-    di_error err;
-    if (!be->ops->sync(be, &err)) {
-        fail_msg("sync: %s", err.message);
-    }
-    be->ops->destroy(be);
-}
-
-/* against_oracle: is there anything of the oracle's to hold the results against? */
-static void check_case(case_fn *f, bool against_oracle) {
-    static results first, other;
-    arrays first_memory, memory;
-    run_on(di_cpu_create(&(di_cpu_options){1, DI_CPU_PLAIN}, NULL), f, &first_memory, &first);
-    if (against_oracle) {
-        run_on(di_ref_create(NULL), f, &memory, &other);
-        compare(&first, &other, true, "plain");
-        arrays_free(&memory);
-    }
-    for (int isa = DI_CPU_PLAIN; isa <= DI_CPU_AVX512; isa++) {
-        for (int threads = 1; threads <= 3 && di_cpu_isa_usable((di_cpu_isa)isa); threads++) {
-            char who[64];
-            snprintf(who, sizeof who, "%s on %d threads", di_cpu_isa_name((di_cpu_isa)isa),
-                     threads);
-            di_cpu_options o = {threads, (di_cpu_isa)isa};
-            run_on(di_cpu_create(&o, NULL), f, &memory, &other);
-            compare(&other, &first, false, who);
-            arrays_free(&memory);
-        }
-    }
-    arrays_free(&first_memory);
-}
+#include "support/op_cases.h"
 
 /* ---- rows ------------------------------------------------------------------------------------*/
 
@@ -383,259 +249,6 @@ static void ngrams(di_backend *be, arrays *a, results *r) {
     add_part(r, PART_BF16, h, (size_t)(n * hc * d), one_step);
 }
 
-/* A probability next to a BF16 tie may round the other way: 2^-9 of one term. */
-static const part attention_steps = {.ulp = 1, .small = 0x1p-10f, .one_in = 10};
-
-/* ---- state -----------------------------------------------------------------------------------*/
-
-/* Two sequences with everything that reads and writes their state, in steps of the given sizes. */
-typedef struct scene {
-    int head_dim, key_dim, heads, key_heads, window, ratio, k, max_blocks, block_size;
-    int64_t window_start; /* of the second sequence */
-    bool coarse;          /* few distinct index scores: ties everywhere */
-    values_kind kind;
-} scene;
-
-enum { SCENE_TOKENS = 75 };
-
-typedef struct scene_data { /* [2 * SCENE_TOKENS] rows, the second sequence behind the first */
-    di_bf16 *q, *kv, *index_q, *index_w, *latents, *keys;
-    float *k, *g, *sink;
-} scene_data;
-
-typedef struct scene_output {
-    uint8_t *records;
-    di_bf16 *attention, *pooled;
-    int32_t *topk, *candidates, *narrow;
-} scene_output;
-
-static scene_data make_data(arrays *a, const scene *s) {
-    size_t n = 2 * SCENE_TOKENS, hd = (size_t)s->head_dim, kd = (size_t)s->key_dim;
-    scene_data d = {
-        .q = random_bf16(a, n * (size_t)s->heads, hd, 1.5f, VALUES_CALM),
-        .kv = random_bf16(a, n, hd, 1, s->kind),
-        .index_q = random_bf16(a, n * (size_t)s->key_heads, kd, 1, VALUES_CALM),
-        .index_w = random_bf16(a, n, (size_t)s->key_heads, 1, VALUES_CALM),
-        .latents = random_bf16(a, n, hd, 1, s->kind),
-        .keys = random_bf16(a, n, kd, 1, VALUES_CALM),
-        .k = random_f32(a, n * hd, 1),
-        .g = random_f32(a, n * hd, 3),
-        .sink = random_f32(a, (size_t)s->heads, 1),
-    };
-    for (size_t i = 0; s->coarse && i < n * kd; i++) {
-        d.keys[i] = di_bf16_from_f32((float)(random_below(a, 3) - 1));
-    }
-    for (size_t i = 0; s->coarse && i < n * kd * (size_t)s->key_heads; i++) {
-        d.index_q[i] = di_bf16_from_f32(i % 7 ? 0 : 1);
-    }
-    for (size_t i = 0; s->coarse && i < n * (size_t)s->key_heads; i++) {
-        d.index_w[i] = di_bf16_from_f32(1);
-    }
-    return d;
-}
-
-static scene_output make_output(arrays *a, const scene *s, const di_state_layout *l) {
-    size_t n = 2 * SCENE_TOKENS;
-    return (scene_output){
-        .records = arrays_take(a, n, l->window_bytes),
-        .attention = arrays_take(a, n, (size_t)(s->heads * s->head_dim) * 2),
-        .pooled = arrays_take(a, n, (size_t)s->head_dim * 2),
-        .topk = arrays_take(a, n, (size_t)s->k * 4),
-        .candidates = arrays_take(a, n, (size_t)s->max_blocks * 4),
-        .narrow = arrays_take(a, n, (size_t)s->k * 4),
-    };
-}
-
-/* Copies rows between the scene's order (by sequence) and a step's order. */
-static void copy_rows(void *to, size_t to_row, const void *from, size_t from_row, int n,
-                      size_t bytes) {
-    memcpy((char *)to + to_row * bytes, (const char *)from + from_row * bytes, (size_t)n * bytes);
-}
-
-static int list_entries(const di_step *step, int ratio, di_entry *entries) {
-    int m = 0;
-    for (int s = 0; s < step->num_seqs; s++) {
-        int64_t begin = step->seqs[s].pos0 / ratio;
-        int64_t end = (step->seqs[s].pos0 + step->seqs[s].num_rows) / ratio;
-        for (int64_t e = begin; e < end; e++) {
-            entries[m++] = (di_entry){s, e};
-        }
-    }
-    return m;
-}
-
-static void run_step(di_backend *be, const scene *s, const di_step *step, const scene_data *d,
-                     scene_output *o) {
-    const di_ops *ops = be->ops;
-    di_entry entries[2 * SCENE_TOKENS];
-    di_tensor sink = {.dtype = DI_F32, .data = d->sink};
-    int n = step->num_rows, m = list_entries(step, s->ratio, entries);
-    ops->window_quant(be, d->kv, n, s->head_dim, o->records);
-    ops->compress(be, step, 0, s->ratio, d->k, s->ratio > 1 ? d->g : NULL, entries, m, s->head_dim,
-                  o->pooled);
-    ops->entry_store(be, step, 0, s->ratio, entries, m, d->latents, s->head_dim, d->keys,
-                     s->key_dim);
-    ops->index_topk(be, step, 0, s->ratio, d->index_q, d->index_w, s->key_heads, s->key_dim, s->k,
-                    s->max_blocks ? o->candidates : NULL, true, s->max_blocks, s->block_size,
-                    o->topk);
-    if (s->max_blocks) {
-        ops->index_topk(be, step, 0, s->ratio, d->index_q, d->index_w, s->key_heads, s->key_dim,
-                        s->k, o->candidates, false, s->max_blocks, s->block_size, o->narrow);
-    }
-    ops->attention(be, step, 0, s->window, 0, s->ratio, d->q, s->heads, s->head_dim, o->records,
-                   s->max_blocks ? o->narrow : o->topk, s->k, &sink, o->attention);
-    ops->window_store(be, step, 0, o->records);
-}
-
-/* The step's rows of all inputs; and a row's worth of results back into the scene's order. Latents
- * and keys go by entry. */
-static void gather(const scene *s, const di_step *step, const scene_data *all, scene_data *d) {
-    size_t hd = (size_t)s->head_dim, kd = (size_t)s->key_dim;
-    di_entry entries[2 * SCENE_TOKENS];
-    int m = list_entries(step, s->ratio, entries);
-    for (int i = 0; i < step->num_seqs; i++) {
-        const di_seq_rows *q = &step->seqs[i];
-        size_t to = (size_t)q->row0, from = (size_t)q->slot * SCENE_TOKENS + (size_t)q->pos0;
-        int n = q->num_rows;
-        copy_rows(d->q, to, all->q, from, n, hd * (size_t)s->heads * 2);
-        copy_rows(d->kv, to, all->kv, from, n, hd * 2);
-        copy_rows(d->index_q, to, all->index_q, from, n, kd * (size_t)s->key_heads * 2);
-        copy_rows(d->index_w, to, all->index_w, from, n, (size_t)s->key_heads * 2);
-        copy_rows(d->k, to, all->k, from, n, hd * 4);
-        copy_rows(d->g, to, all->g, from, n, hd * 4);
-    }
-    for (int i = 0; i < m; i++) {
-        size_t from = (size_t)step->seqs[entries[i].seq].slot * SCENE_TOKENS;
-        from += (size_t)entries[i].entry;
-        copy_rows(d->latents, (size_t)i, all->latents, from, 1, hd * 2);
-        copy_rows(d->keys, (size_t)i, all->keys, from, 1, kd * 2);
-    }
-}
-
-static void scatter(const scene *s, const di_step *step, const scene_output *o, scene_output *all,
-                    const di_state_layout *l) {
-    size_t hd = (size_t)s->head_dim;
-    di_entry entries[2 * SCENE_TOKENS];
-    int m = list_entries(step, s->ratio, entries);
-    for (int i = 0; i < step->num_seqs; i++) {
-        const di_seq_rows *q = &step->seqs[i];
-        size_t from = (size_t)q->row0, to = (size_t)q->slot * SCENE_TOKENS + (size_t)q->pos0;
-        int n = q->num_rows;
-        copy_rows(all->records, to, o->records, from, n, l->window_bytes);
-        copy_rows(all->attention, to, o->attention, from, n, hd * (size_t)s->heads * 2);
-        copy_rows(all->topk, to, o->topk, from, n, (size_t)s->k * 4);
-        copy_rows(all->candidates, to, o->candidates, from, n, (size_t)s->max_blocks * 4);
-        copy_rows(all->narrow, to, o->narrow, from, n, (size_t)s->k * 4);
-    }
-    for (int i = 0; i < m; i++) {
-        size_t to = (size_t)step->seqs[entries[i].seq].slot * SCENE_TOKENS;
-        copy_rows(all->pooled, to + (size_t)entries[i].entry, o->pooled, (size_t)i, 1, hd * 2);
-    }
-}
-
-/* chunk: tokens of a step and sequence; 0 = sizes that change, and sequences out of step. */
-static void play(di_backend *be, arrays *a, const scene *s, int chunk, results *r) {
-    enum { BLOCK_TOKENS = 8, BLOCKS = 2 * (SCENE_TOKENS / BLOCK_TOKENS + 1) };
-    di_state_layout *l =
-        small_layout(a, s->head_dim, s->key_dim, BLOCK_TOKENS, s->window + 3, s->ratio + 3);
-    di_state_pool pool = small_pool(a, l, BLOCKS, 2);
-    int32_t blocks[2][BLOCKS / 2];
-    for (int i = 0; i < BLOCKS; i++) {
-        blocks[i % 2][i / 2] = i * 7 % BLOCKS; /* scattered */
-    }
-    arrays fixed = {.seed = 7}, spare = {.seed = 8};
-    scene_data data = make_data(&fixed, s), now = make_data(&spare, s);
-    scene_output all = make_output(a, s, l), o = make_output(&spare, s, l);
-    int64_t done[2] = {0};
-    now.sink = data.sink;
-    for (int turn = 0; done[0] < SCENE_TOKENS || done[1] < SCENE_TOKENS; turn++) {
-        di_seq_rows seqs[2];
-        di_step step = {.seqs = seqs, .pool = pool};
-        for (int i = 0; i < 2; i++) {
-            int left = SCENE_TOKENS - (int)done[i];
-            int n = chunk ? chunk : (turn * 5 + i * 3) % 11;
-            n = n < left ? n : left;
-            if (n > 0) {
-                seqs[step.num_seqs++] = (di_seq_rows){.row0 = step.num_rows,
-                                                      .num_rows = n,
-                                                      .pos0 = done[i],
-                                                      .window_start = i ? s->window_start : 0,
-                                                      .blocks = blocks[i],
-                                                      .slot = i};
-                step.num_rows += n;
-            }
-            done[i] += n;
-        }
-        gather(s, &step, &data, &now);
-        run_step(be, s, &step, &now, &o);
-        scatter(s, &step, &o, &all, l);
-    }
-    size_t n = 2 * SCENE_TOKENS;
-    add_part(r, PART_BYTES, all.records, n * l->window_bytes, exact);
-    add_part(r, PART_BYTES, pool.blocks, BLOCKS * l->block_stride, exact);
-    add_part(r, PART_I32, all.topk, n * (size_t)s->k, exact);
-    add_part(r, PART_I32, all.candidates, n * (size_t)s->max_blocks, exact);
-    add_part(r, PART_I32, all.narrow, n * (size_t)s->k, exact);
-    add_part(r, PART_BF16, all.pooled, n * (size_t)s->head_dim, one_step);
-    add_part(r, PART_BF16, all.attention, n * (size_t)(s->heads * s->head_dim), attention_steps);
-    add_part(r, PART_BYTES, pool.slots, 2 * l->group_offset[0], exact);
-    arrays_free(&fixed);
-    arrays_free(&spare);
-}
-
-static const scene scenes[] = {
-    {64, 32, 3, 2, 16, 2, 5, 0, 4, 0, false, VALUES_CALM},
-    {32, 64, 9, 4, 5, 1, 12, 3, 4, 21, false, VALUES_WILD},
-    {128, 32, 1, 1, 70, 2, 80, 0, 4, 9, true, VALUES_CALM},
-    {64, 32, 17, 5, 64, 1, 10, 6, 3, 0, true, VALUES_CALM},
-};
-enum { NUM_SCENES = sizeof scenes / sizeof *scenes };
-
-static void states(di_backend *be, arrays *a, results *r) {
-    for (int i = 0; i < NUM_SCENES; i++) {
-        play(be, a, &scenes[i], 0, r);
-    }
-}
-
-static void broken_states(di_backend *be, arrays *a, results *r) {
-    scene s = scenes[1];
-    s.kind = VALUES_BROKEN;
-    play(be, a, &s, 7, r);
-}
-
-/* A block of drafts beside an ordinary sequence: its rows see the whole window before it and each
- * other, in any order. Prompts shorter and longer than the window, and one cut by window_start. */
-static void drafts(di_backend *be, arrays *a, results *r) {
-    enum { WINDOW = 70, DIM = 64, HEADS = 5, BLOCK = 6, RING = WINDOW + BLOCK, MOST = 150 };
-    static const int64_t known[][2] = {{1, 0}, {40, 0}, {150, 0}, {100, 80}}; /* tokens, start */
-    di_state_layout *l = small_layout(a, DIM, 32, 8, RING, 3);
-    di_tensor sink = {.dtype = DI_F32, .data = random_f32(a, HEADS, 1)};
-    uint8_t *records = arrays_take(a, MOST, l->window_bytes);
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-        di_seq_rows seqs[2] = {{.num_rows = (int)known[i][0]}, {0}};
-        di_step step = {.num_rows = (int)known[i][0], .num_seqs = 1, .seqs = seqs};
-        step.pool = small_pool(a, l, 1, 2);
-        di_bf16 *kv = random_bf16(a, MOST, DIM, 1, VALUES_CALM);
-        be->ops->window_quant(be, kv, step.num_rows, DIM, records);
-        be->ops->window_store(be, &step, 0, records);
-        seqs[0] = (di_seq_rows){.num_rows = 2, .slot = 1};
-        seqs[1] = (di_seq_rows){.row0 = 2,
-                                .num_rows = BLOCK - (int)i,
-                                .pos0 = known[i][0],
-                                .window_start = known[i][1],
-                                .draft = true};
-        step.num_seqs = 2;
-        step.num_rows = 2 + seqs[1].num_rows;
-        size_t n = (size_t)step.num_rows;
-        di_bf16 *q = random_bf16(a, n * HEADS, DIM, 1.5f, VALUES_CALM);
-        di_bf16 *out = arrays_take(a, n * HEADS * DIM, sizeof *out);
-        be->ops->window_quant(be, random_bf16(a, n, DIM, 1, VALUES_CALM), (int)n, DIM, records);
-        be->ops->attention(be, &step, 0, WINDOW, -1, 0, q, HEADS, DIM, records, NULL, 0, &sink,
-                           out);
-        add_part(r, PART_BF16, out, n * HEADS * DIM, attention_steps);
-    }
-}
-
 /* ---- tests -----------------------------------------------------------------------------------*/
 
 static void test_rows_are_gathered_and_embedded_as_by_the_oracle(void **state) {
@@ -693,21 +306,6 @@ static void test_ngram_gate_agrees_with_the_oracle(void **state) {
     check_case(ngrams, true);
 }
 
-static void test_state_attention_and_selection_agree_with_the_oracle(void **state) {
-    (void)state;
-    check_case(states, true);
-}
-
-static void test_drafts_see_the_window_and_each_other(void **state) {
-    (void)state;
-    check_case(drafts, true);
-}
-
-static void test_broken_keys_do_no_harm_to_other_rows(void **state) {
-    (void)state;
-    check_case(broken_states, false);
-}
-
 /* The softmax over 4 streams and its 20 rounds against numbers from a published check. */
 static void test_sinkhorn_rounds_give_the_known_matrix(void **state) {
     (void)state;
@@ -730,26 +328,6 @@ static void test_sinkhorn_rounds_give_the_known_matrix(void **state) {
     }
     for (int i = 0; i < 4; i++) {
         assert_true(fabsf(pre[i] - 0.500001f) < 1e-7f && post[i] == 1.0f);
-    }
-}
-
-/* However a prompt is cut into steps, and whoever shares them, a token's results are the same. */
-static void test_state_ops_do_not_depend_on_how_steps_are_cut(void **state) {
-    (void)state;
-    static const int chunks[] = {1, 2, 7, 64, SCENE_TOKENS, 0};
-    static results want, got;
-    for (int i = 0; i < NUM_SCENES; i++) {
-        for (size_t c = 0; c < sizeof chunks / sizeof *chunks; c++) {
-            arrays a = {.seed = 1}, first = {.seed = 1};
-            di_backend *be = di_cpu_create(&(di_cpu_options){.threads = 2}, NULL);
-            want.n = got.n = 0;
-            play(be, &first, &scenes[i], SCENE_TOKENS, &want);
-            play(be, &a, &scenes[i], chunks[c], &got);
-            compare(&got, &want, false, "cut in other steps");
-            be->ops->destroy(be);
-            arrays_free(&a);
-            arrays_free(&first);
-        }
     }
 }
 
@@ -842,34 +420,6 @@ static void test_buffers_are_aligned_and_carry_bytes(void **state) {
     be->ops->destroy(be);
 }
 
-/* Each allocation of an op failing in turn: nothing crashes, sync says so once, and after that the
- * same backend works. Without the test build's failing allocator, the round without a fault. */
-static void check_lack_of_memory(case_fn *f) {
-    bool failed = true;
-    for (uint64_t nth = 1; failed; nth++) {
-        static results r;
-        arrays a = {.seed = 42};
-        di_error err = {0};
-        di_backend *be = di_cpu_create(&(di_cpu_options){.threads = 2}, NULL);
-        r.n = 0;
-        di_alloc_fail_at(nth);
-        f(be, &a, &r);
-        failed = di_alloc_fail_at(0) >= nth;
-        assert_int_equal(be->ops->sync(be, &err), !failed);
-        if (failed) {
-            assert_int_equal(err.code, DI_ERR_NO_MEMORY);
-            assert_true(be->ops->sync(be, &err));
-            arrays_free(&a);
-            a.seed = 42;
-            r.n = 0;
-            f(be, &a, &r);
-            assert_true(be->ops->sync(be, &err));
-        }
-        be->ops->destroy(be);
-        arrays_free(&a);
-    }
-}
-
 static void test_lack_of_memory_is_reported_by_sync_and_passes(void **state) {
     (void)state;
     check_lack_of_memory(products);
@@ -878,7 +428,6 @@ static void test_lack_of_memory_is_reported_by_sync_and_passes(void **state) {
     check_lack_of_memory(routing);
     check_lack_of_memory(experts);
     check_lack_of_memory(ngrams);
-    check_lack_of_memory(states);
 }
 
 int main(void) {
@@ -894,11 +443,7 @@ int main(void) {
         cmocka_unit_test(test_route_prefers_finite_scores_and_lower_numbers),
         cmocka_unit_test(test_experts_agree_with_the_oracle),
         cmocka_unit_test(test_ngram_gate_agrees_with_the_oracle),
-        cmocka_unit_test(test_state_attention_and_selection_agree_with_the_oracle),
-        cmocka_unit_test(test_drafts_see_the_window_and_each_other),
-        cmocka_unit_test(test_broken_keys_do_no_harm_to_other_rows),
         cmocka_unit_test(test_sinkhorn_rounds_give_the_known_matrix),
-        cmocka_unit_test(test_state_ops_do_not_depend_on_how_steps_are_cut),
         cmocka_unit_test(test_a_row_alone_has_the_bits_it_has_among_others),
         cmocka_unit_test(test_create_refuses_what_it_cannot_do),
         cmocka_unit_test(test_buffers_are_aligned_and_carry_bytes),
