@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "support/cmocka.h"
+#include "support/mirror.h"
 
 #include "base/alloc.h"
 #include "base/file.h"
@@ -106,7 +107,9 @@ static void open_all(fixture *f, const char *folder, backend_kind kind, int max_
         fail_msg("%s", err.message);
     }
     f->c = &f->w->config;
-    f->be = kind == BACKEND_REF ? di_ref_create(&err) : di_cpu_create(&(di_cpu_options){0}, &err);
+    f->be = kind == BACKEND_REF ? di_ref_create(&err)
+            : card_under_test() ? mirror_of_card(false)
+                                : di_cpu_create(&(di_cpu_options){0}, &err);
     di_cache_options cache = {.num_blocks = 64, .num_slots = 8, .max_backtracking = 6};
     cache.draft_layers = drafts ? f->c->num_nextn_predict_layers : 0;
     f->cache = f->be ? di_cache_create(f->c, f->be, &cache, &err) : NULL;

@@ -34,6 +34,7 @@ typedef struct fixture {
     int32_t *tokens[16]; /* by slot: what each open sequence was fed, for the model's look-back */
 } fixture;
 
+/* BACKEND_CPU is the card where TEST_BACKEND asks for one (mirror.h). */
 typedef enum backend_kind { BACKEND_REF, BACKEND_CPU } backend_kind;
 
 void fixture_open(fixture *f, const char *folder, backend_kind kind, int max_rows);

@@ -9,6 +9,7 @@
 #include "ops/cpu/cpu.h"
 #include "ops/ref/ref.h"
 #include "support/cmocka.h"
+#include "support/mirror.h"
 
 void add_part(results *r, part_kind kind, const void *data, size_t n, part tolerance) {
     assert_true(r->n < (int)(sizeof r->parts / sizeof *r->parts));
@@ -89,7 +90,22 @@ static void run_on(di_backend *be, case_fn *f, arrays *a, results *r) {
     be->ops->destroy(be);
 }
 
+/* The oracle's tolerances, or at least the same bits twice. */
+static void check_on_card(case_fn *f, bool against_oracle) {
+    static results first, other;
+    arrays first_memory, memory;
+    run_on(mirror_of_card(true), f, &first_memory, &first);
+    run_on(against_oracle ? di_ref_create(NULL) : mirror_of_card(true), f, &memory, &other);
+    compare(&first, &other, against_oracle, "card");
+    arrays_free(&memory);
+    arrays_free(&first_memory);
+}
+
 void check_case(case_fn *f, bool against_oracle) {
+    if (card_under_test()) {
+        check_on_card(f, against_oracle);
+        return;
+    }
     static results first, other;
     arrays first_memory, memory;
     run_on(di_cpu_create(&(di_cpu_options){1, DI_CPU_PLAIN}, NULL), f, &first_memory, &first);
@@ -113,6 +129,9 @@ void check_case(case_fn *f, bool against_oracle) {
 }
 
 void check_lack_of_memory(case_fn *f) {
+    if (card_under_test()) {
+        skip();
+    }
     bool failed = true;
     for (uint64_t nth = 1; failed; nth++) {
         static results r;

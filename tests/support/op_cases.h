@@ -39,7 +39,8 @@ typedef void case_fn(di_backend *be, arrays *a, results *r);
 void compare(const results *got, const results *want, bool oracle, const char *who);
 
 /* Runs a case with plain kernels on one thread, compares with the oracle (if it has anything to
- * say) and then with every instruction set on 1, 2 and 3 threads. */
+ * say) and then with every instruction set on 1, 2 and 3 threads. With TEST_BACKEND=cuda: runs it
+ * on a card instead (mirror.h), where the same tolerances hold. */
 void check_case(case_fn *f, bool against_oracle);
 
 /* Each allocation of an op failing in turn: nothing crashes, sync says so once, and after that the
