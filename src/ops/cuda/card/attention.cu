@@ -39,6 +39,12 @@ static __device__ shared_parts lay_out(unsigned char *base, int ld) {
 static __device__ const uint8_t *slot_record(const dk_attention_call &c, const dk_seq &seq, int row,
                                              int slot) {
     int64_t p = seq.pos0 + (row - seq.row0);
+    if (seq.draft) {
+        if (slot >= c.window) { /* the block's own rows, all of them */
+            return c.records + (size_t)(seq.row0 + slot - c.window) * c.step.window_bytes;
+        }
+        p = seq.pos0 - 1; /* what the window ends with */
+    }
     if (slot < c.window) {
         int64_t oldest = p - c.window + 1;
         int64_t pos = (oldest > seq.window_start ? oldest : seq.window_start) + slot;
@@ -71,8 +77,8 @@ static __device__ bool fill_keys(const dk_attention_call &c, const dk_seq &seq, 
         const uint8_t *record = s.record[slot];
         uint4 v = make_uint4(0, 0, 0, 0);
         if (record) {
-            v = begin + slot < c.window ? window_values(record, c.dim, group)
-                                        : latent_values(record, c.dim, group);
+            v = begin + slot < c.window || seq.draft ? window_values(record, c.dim, group)
+                                                     : latent_values(record, c.dim, group);
         }
         *(uint4 *)(s.keys + slot * ld + group * 8) = v;
     }
@@ -225,7 +231,7 @@ static __global__ void __launch_bounds__(THREADS) attention(dk_attention_call c)
     int row = blockIdx.x, head0 = blockIdx.y * HEADS, ld = c.dim + 8;
     dk_seq seq = c.step.seqs[c.step.row_seq[row]];
     shared_parts s = lay_out(base, ld);
-    int slots = c.window + (c.topk ? c.k : 0);
+    int slots = c.window + (seq.draft ? seq.num_rows : c.topk ? c.k : 0);
     float out[MAX_TILES][4] = {};
     begin_heads(c, s, row, head0, ld);
     for (int begin = 0; begin < slots; begin += SLOTS) {

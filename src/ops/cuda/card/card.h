@@ -46,6 +46,11 @@ typedef struct di_card_weight {
     dk_matrix matrix; /* data alone for what is not a matrix */
 } di_card_weight;
 
+typedef struct di_card_slab {
+    unsigned char *data;
+    size_t bytes;
+} di_card_slab;
+
 typedef struct di_card {
     di_backend base;
     int device, multiprocessors;
@@ -58,10 +63,10 @@ typedef struct di_card {
 
     di_card_weight *weights; /* hash table, linear probing, a power of two of places */
     size_t num_weights, num_places;
-    unsigned char **slabs; /* weights are taken from these and freed together */
-    size_t num_slabs, slab_capacity, slab_used, slab_bytes; /* of the last slab */
-    size_t weight_bytes;                                    /* of all slabs */
-    size_t bytes;                                           /* taken from the card */
+    di_card_slab *slabs; /* weights are taken from the last of these, and freed together */
+    size_t num_slabs, slab_capacity, slab_used;
+    size_t weight_bytes; /* of all slabs */
+    size_t bytes;        /* taken from the card */
 
     unsigned char *step; /* what DI_CARD_USE_STEP holds, as last copied */
     size_t step_bytes, step_capacity;

@@ -48,9 +48,15 @@ void dk_prepare(cudaStream_t s, const dk_bf16 *x, int n, int groups, int k, int 
                 dk_format format, bool quantise, dk_bf16 *out);
 
 /* y[t][g * m + i] = prepared row t of group g . row g * m + i of w, m = w.rows / groups. Exactly
- * one of yb and yf is not NULL. */
+ * one of yb and yf is not NULL; rows of y lie ldy values apart. add: to what yf holds. */
+typedef struct dk_result {
+    dk_bf16 *yb;
+    float *yf;
+    size_t ldy;
+    bool add;
+} dk_result;
 void dk_linear(cudaStream_t s, const dk_matrix *w, const dk_bf16 *prepared, int n, int groups,
-               dk_bf16 *yb, float *yf);
+               dk_result y);
 
 /* ---- experts ---------------------------------------------------------------------------------*/
 
@@ -97,7 +103,7 @@ typedef struct dk_seq {
     int32_t row0, num_rows;
     int64_t pos0, window_start;
     int32_t table; /* where its block table begins in dk_step.tables */
-    int32_t slot;
+    int32_t slot, draft;
 } dk_seq;
 
 /* di_step on the card, with the offsets of the layer or source at hand. */
@@ -160,6 +166,9 @@ void dk_embed(cudaStream_t s, const int32_t *tokens, int n, const dk_bf16 *table
               int d, int hc, dk_bf16 *h, float *pre);
 void dk_gather(cudaStream_t s, const void *from, const int32_t *rows, int n, size_t bytes,
                void *to);
+/* out[t] = bf16(mean over the streams), rows ldo values apart. */
+void dk_stream_mean(cudaStream_t s, const dk_bf16 *h, int n, int hc, int d, dk_bf16 *out,
+                    size_t ldo);
 void dk_rms_norm(cudaStream_t s, const dk_bf16 *x, const dk_bf16 *w, float eps, int n, int dim,
                  dk_bf16 *y);
 void dk_rope_table(cudaStream_t s, const int64_t *positions, int n, const float *freq, int half,

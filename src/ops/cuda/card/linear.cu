@@ -35,8 +35,7 @@ struct linear_call {
     dk_matrix w;
     const dk_bf16 *x; /* prepared, [groups, n, kp] */
     int n, m, groups; /* m: rows of a group */
-    dk_bf16 *yb;
-    float *yf;
+    dk_result y;
 };
 
 /* Grid: tiles of weight rows, tiles of activation rows, groups. Warps: slices. */
@@ -67,11 +66,11 @@ template <int F, int MT, int NT> static __global__ void few_rows(linear_call c) 
             continue;
         }
         float sum = take_cell<MT, NT>(shared, c.w.slices, row, col);
-        size_t to = ((size_t)(col0 + col) * c.groups) * c.m + row0 + row;
-        if (c.yf) {
-            c.yf[to] = sum;
+        size_t to = (size_t)(col0 + col) * c.y.ldy + row0 + row;
+        if (c.y.yf) {
+            c.y.yf[to] = c.y.add ? c.y.yf[to] + sum : sum;
         } else {
-            c.yb[to] = to_bf16(sum);
+            c.y.yb[to] = to_bf16(sum);
         }
     }
 }
@@ -99,8 +98,8 @@ template <int F> static void launch_format(cudaStream_t s, const linear_call &c)
 }
 
 void dk_linear(cudaStream_t s, const dk_matrix *w, const dk_bf16 *prepared, int n, int groups,
-               dk_bf16 *yb, float *yf) {
-    linear_call c = {*w, prepared, n, w->rows / groups, groups, yb, yf};
+               dk_result y) {
+    linear_call c = {*w, prepared, n, w->rows / groups, groups, y};
     switch (w->format) {
     case DK_BF16:
         launch_format<DK_BF16>(s, c);

@@ -128,6 +128,7 @@ static size_t pack_step(const di_step *step, unsigned char *to) {
         seqs[i].window_start = s->window_start;
         seqs[i].table = (int32_t)used;
         seqs[i].slot = s->slot;
+        seqs[i].draft = s->draft;
         for (int t = 0; t < s->num_rows; t++) {
             row_seq[s->row0 + t] = i;
         }
@@ -198,32 +199,35 @@ bool di_card_step(di_card *c, const di_step *step, int layer, dk_step *out) {
 
 /* ---- weights ---------------------------------------------------------------------------------*/
 
+/* Begins a slab with room for `bytes`. */
+static bool add_slab(di_card *c, size_t bytes) {
+    di_card_slab *slabs = di_grow(c->slabs, c->num_slabs, &c->slab_capacity, sizeof *c->slabs);
+    if (!slabs) {
+        return di_card_short(c, sizeof *slabs);
+    }
+    c->slabs = slabs;
+    size_t size = bytes > DI_CARD_SLAB_BYTES ? bytes : DI_CARD_SLAB_BYTES, left = 0, total = 0;
+    if (cudaMemGetInfo(&left, &total) == cudaSuccess && left < size) {
+        size = bytes; /* a small model on a card that is nearly full */
+    }
+    unsigned char *data = take(c, size);
+    if (!data) {
+        return false;
+    }
+    c->slabs[c->num_slabs++] = (di_card_slab){data, size};
+    c->slab_used = 0;
+    c->weight_bytes += size;
+    return true;
+}
+
 /* Zeroed memory that lives until di_card_forget. */
 static void *take_weight(di_card *c, size_t bytes) {
     bytes = (bytes + DI_CARD_ALIGNMENT - 1) / DI_CARD_ALIGNMENT * DI_CARD_ALIGNMENT;
-    if (c->num_slabs == 0 || c->slab_used + bytes > c->slab_bytes) {
-        unsigned char **slabs =
-            di_grow(c->slabs, c->num_slabs, &c->slab_capacity, sizeof *c->slabs);
-        if (!slabs) {
-            di_card_short(c, sizeof *slabs);
-            return NULL;
-        }
-        c->slabs = slabs;
-        size_t size = bytes > DI_CARD_SLAB_BYTES ? bytes : DI_CARD_SLAB_BYTES;
-        size_t left = 0, total = 0;
-        if (cudaMemGetInfo(&left, &total) == cudaSuccess && left < size) {
-            size = bytes; /* a small model on a card that is nearly full */
-        }
-        unsigned char *slab = take(c, size);
-        if (!slab) {
-            return NULL;
-        }
-        c->slabs[c->num_slabs++] = slab;
-        c->slab_used = 0;
-        c->slab_bytes = size;
-        c->weight_bytes += size;
+    bool fits = c->num_slabs > 0 && bytes <= c->slabs[c->num_slabs - 1].bytes - c->slab_used;
+    if (!fits && !add_slab(c, bytes)) {
+        return NULL;
     }
-    void *p = c->slabs[c->num_slabs - 1] + c->slab_used;
+    void *p = c->slabs[c->num_slabs - 1].data + c->slab_used;
     c->slab_used += bytes;
     return di_card_check(c, cudaMemsetAsync(p, 0, bytes, c->stream)) ? p : NULL;
 }
@@ -354,19 +358,23 @@ const dk_expert *di_card_experts(di_card *c, const di_expert *table, int count) 
     return ok ? (const dk_expert *)m.data : NULL;
 }
 
+static void drop_slabs(di_card *c, size_t keep) {
+    while (c->num_slabs > keep) {
+        di_card_slab *last = &c->slabs[--c->num_slabs];
+        cudaFree(last->data);
+        c->bytes -= last->bytes;
+        c->weight_bytes -= last->bytes;
+    }
+    c->slab_used = 0;
+}
+
+/* The first slab is kept for what comes next. */
 void di_card_forget(di_card *c) {
     cudaStreamSynchronize(c->stream);
-    for (size_t i = 0; i < c->num_slabs; i++) {
-        cudaFree(c->slabs[i]);
-    }
-    di_free(c->slabs);
+    drop_slabs(c, 1);
     di_free(c->weights);
-    c->slabs = NULL;
     c->weights = NULL;
-    c->num_slabs = c->slab_capacity = c->slab_used = c->slab_bytes = 0;
     c->num_weights = c->num_places = 0;
-    c->bytes -= c->weight_bytes;
-    c->weight_bytes = 0;
 }
 
 /* ---- all of it -------------------------------------------------------------------------------*/
@@ -385,7 +393,9 @@ bool di_card_memory_create(di_card *c, di_error *err) {
 }
 
 void di_card_memory_destroy(di_card *c) {
-    di_card_forget(c);
+    drop_slabs(c, 0);
+    di_free(c->slabs);
+    di_free(c->weights);
     for (int i = 0; i < DI_CARD_NUM_USES; i++) {
         cudaFree(c->scratch[i].data);
     }

@@ -112,6 +112,15 @@ void di_card_mhc_pre(di_backend *be, const di_bf16 *h, const float *pre, int n, 
     }
 }
 
+void di_card_stream_mean(di_backend *be, const di_bf16 *h, int n, int hc, int d, di_bf16 *out,
+                         size_t ldo) {
+    di_card *c = di_card_of(be);
+    if (n > 0 && di_card_enter(c, "stream_mean")) {
+        dk_stream_mean(c->stream, h, n, hc, d, out, ldo);
+        di_card_leave(c);
+    }
+}
+
 void di_card_mhc_post(di_backend *be, const di_bf16 *y, const float *post, const float *comb, int n,
                       int hc, int d, di_bf16 *h) {
     di_card *c = di_card_of(be);
@@ -127,14 +136,13 @@ enum { ROWS_AT_ONCE = 8192 }; /* activation rows that wait prepared */
 
 /* Rows of x are [groups, k]; the product of each group with its share of w's rows. */
 static void multiply(di_card *c, const di_bf16 *x, int n, int groups, const di_tensor *w,
-                     bool quantise, di_bf16 *yb, float *yf) {
+                     bool quantise, dk_result y) {
     dk_matrix m;
     if (!di_card_matrix(c, w, &m)) {
         return;
     }
     for (int t = 0; t < n; t += ROWS_AT_ONCE) {
         int rows = n - t < ROWS_AT_ONCE ? n - t : ROWS_AT_ONCE;
-        size_t at = (size_t)t * (size_t)m.rows;
         dk_bf16 *prepared = di_card_scratch(c, DI_CARD_USE_X, (size_t)rows * (size_t)groups,
                                             (size_t)m.kp * sizeof *prepared);
         if (!prepared) {
@@ -142,14 +150,17 @@ static void multiply(di_card *c, const di_bf16 *x, int n, int groups, const di_t
         }
         dk_prepare(c->stream, x + (size_t)t * (size_t)groups * (size_t)m.k, rows, groups, m.k, m.kp,
                    m.format, quantise, prepared);
-        dk_linear(c->stream, &m, prepared, rows, groups, yb ? yb + at : NULL, yf ? yf + at : NULL);
+        dk_linear(c->stream, &m, prepared, rows, groups, y);
+        y.yb = y.yb ? y.yb + (size_t)rows * y.ldy : NULL;
+        y.yf = y.yf ? y.yf + (size_t)rows * y.ldy : NULL;
     }
 }
 
 void di_card_linear(di_backend *be, const di_bf16 *x, int n, const di_tensor *w, di_bf16 *y) {
     di_card *c = di_card_of(be);
     if (n > 0 && di_card_enter(c, "linear")) {
-        multiply(c, x, n, 1, w, w->dtype != DI_BF16, y, NULL);
+        multiply(c, x, n, 1, w, w->dtype != DI_BF16,
+                 (dk_result){.yb = y, .ldy = (size_t)w->shape[0]});
         di_card_leave(c);
     }
 }
@@ -157,7 +168,16 @@ void di_card_linear(di_backend *be, const di_bf16 *x, int n, const di_tensor *w,
 void di_card_linear_f32(di_backend *be, const di_bf16 *x, int n, const di_tensor *w, float *y) {
     di_card *c = di_card_of(be);
     if (n > 0 && di_card_enter(c, "linear_f32")) {
-        multiply(c, x, n, 1, w, false, NULL, y);
+        multiply(c, x, n, 1, w, false, (dk_result){.yf = y, .ldy = (size_t)w->shape[0]});
+        di_card_leave(c);
+    }
+}
+
+void di_card_linear_add_f32(di_backend *be, const di_bf16 *x, int n, const di_tensor *w, float *y,
+                            size_t ldy) {
+    di_card *c = di_card_of(be);
+    if (n > 0 && di_card_enter(c, "linear_add_f32")) {
+        multiply(c, x, n, 1, w, false, (dk_result){.yf = y, .ldy = ldy, .add = true});
         di_card_leave(c);
     }
 }
@@ -166,7 +186,7 @@ void di_card_linear_grouped(di_backend *be, const di_bf16 *x, int n, int groups,
                             di_bf16 *y) {
     di_card *c = di_card_of(be);
     if (n > 0 && di_card_enter(c, "linear_grouped")) {
-        multiply(c, x, n, groups, w, false, y, NULL);
+        multiply(c, x, n, groups, w, false, (dk_result){.yb = y, .ldy = (size_t)w->shape[0]});
         di_card_leave(c);
     }
 }
@@ -339,7 +359,7 @@ void di_card_route(di_backend *be, const di_bf16 *x, int n, const di_tensor *gat
     const float *b = di_card_array(c, bias->data, bias_bytes);
     const float *vl = image ? di_card_array(c, bias_vl->data, bias_bytes) : b;
     if (logits && b && vl && di_card_host_arrays(c, host, 1)) {
-        multiply(c, x, n, 1, gate, false, NULL, logits);
+        multiply(c, x, n, 1, gate, false, (dk_result){.yf = logits, .ldy = (size_t)count});
         if (!c->fault_op) {
             dk_route(c->stream, logits, n, count, b, vl, host[0].device, temp, top_k, norm, scale,
                      logits + (size_t)n * (size_t)count, experts, weights);
@@ -510,7 +530,7 @@ void di_card_engram(di_backend *be, const int64_t *rows, int n, int columns, con
         ok = di_card_check(
             c, cudaMemcpyAsync(device, pinned, bytes, cudaMemcpyHostToDevice, c->stream));
         dk_engram_rows(c->stream, device, device + code_bytes, b.count, (int)k, w.kp, a);
-        dk_linear(c->stream, &w, a, b.count, 1, kv, NULL);
+        dk_linear(c->stream, &w, a, b.count, 1, (dk_result){.yb = kv, .ldy = (size_t)w.rows});
         dk_engram_gate(c->stream, (const int32_t *)(const void *)(device + tokens), b.count, kv, qw,
                        kw, hc, d, eps, h);
     }

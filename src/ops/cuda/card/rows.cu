@@ -244,6 +244,27 @@ void dk_mhc_pre(cudaStream_t s, const dk_bf16 *h, const float *pre, int n, int h
     mhc_pre<<<blocks_for(cells, 256), 256, 0, s>>>(h, pre, cells, hc, d, out);
 }
 
+static __global__ void stream_mean(const dk_bf16 *h, long long cells, int hc, int d, dk_bf16 *out,
+                                   size_t ldo) {
+    long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= cells) {
+        return;
+    }
+    long long t = i / d;
+    const dk_bf16 *from = h + t * hc * d + i % d;
+    float share = 1.0f / (float)hc, sum = share * bf16_value(from[0]);
+    for (int s = 1; s < hc; s++) {
+        sum += share * bf16_value(from[(size_t)s * d]);
+    }
+    out[t * ldo + i % d] = to_bf16(sum);
+}
+
+void dk_stream_mean(cudaStream_t s, const dk_bf16 *h, int n, int hc, int d, dk_bf16 *out,
+                    size_t ldo) {
+    long long cells = (long long)n * d;
+    stream_mean<<<blocks_for(cells, 256), 256, 0, s>>>(h, cells, hc, d, out, ldo);
+}
+
 static __global__ void mhc_post(const dk_bf16 *y, const float *post, const float *comb,
                                 long long cells, int hc, int d, dk_bf16 *h) {
     long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
