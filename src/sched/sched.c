@@ -218,14 +218,26 @@ static void unplan(di_plan *plan, di_job *job) {
     }
 }
 
-/* Whether moving the job's state out and in again is quicker than computing it again from the last
- * snapshot, and there is room for it. */
+/* The longest prefix it may resume from: one token at least is computed, and with bounded replay
+ * the kept ones are. */
+static di_prefix_hit match(const di_sched *s, const di_job *job) {
+    int64_t limit = job->num_tokens - 1;
+    if (job->replay_from > 0 && job->replay_from < limit) {
+        limit = job->replay_from;
+    }
+    if (job->prompt_logits || job->no_prefix) {
+        return (di_prefix_hit){0, 0};
+    }
+    return di_cache_match(s->cache, job->salt, job->tokens, job->num_tokens, limit);
+}
+
+/* Whether moving the job's state out and in again is quicker than computing it again from what the
+ * prefix cache holds of it, and there is room for it. */
 static bool worth_keeping(const di_sched *s, const di_sched_costs *costs, const di_job *job,
                           size_t bytes) {
-    int64_t again = job->seq.len % DI_BLOCK_TOKENS;
-    int64_t since = job->seq.rolling ? again : job->seq.len;
+    int64_t again = job->seq.len - match(s, job).resume;
     return s->host_used + bytes <= s->o.host_bytes &&
-           2 * costs->byte_seconds * (double)bytes < costs->token_seconds * (double)since;
+           2 * costs->byte_seconds * (double)bytes < costs->token_seconds * (double)again;
 }
 
 /* A move of the job's state as part of the plan; false without memory. */
@@ -416,19 +428,6 @@ static int64_t promised(const di_sched *s) {
 static int64_t spare_blocks(const di_sched *s) {
     int64_t kept = s->num_running > 0 ? promised(s) + s->watermark + s->num_running : 0;
     return di_cache_free_blocks(s->cache) - kept;
-}
-
-/* The longest prefix it may resume from: one token at least is computed, and with bounded replay
- * the kept ones are. */
-static di_prefix_hit match(const di_sched *s, const di_job *job) {
-    int64_t limit = job->num_tokens - 1;
-    if (job->replay_from > 0 && job->replay_from < limit) {
-        limit = job->replay_from;
-    }
-    if (job->prompt_logits || job->no_prefix) {
-        return (di_prefix_hit){0, 0};
-    }
-    return di_cache_match(s->cache, job->salt, job->tokens, job->num_tokens, limit);
 }
 
 /* Opens its sequence from host memory. */
