@@ -4,6 +4,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "engine/parts.h"
 #include "support/cmocka.h"
 
 di_prompt text_prompt(const char *text) {
@@ -49,7 +50,25 @@ di_engine_options demo_options(void) {
     di_engine_options o;
     di_engine_options_init(&o, sizeof o);
     o.model = "models/demo";
+    o.threads = 1; /* others wait for each other, for long when the machine is busy */
     return o;
+}
+
+int64_t demo_kv_memory(int max_num_seqs, int blocks) {
+    static int64_t block, slot;
+    if (block == 0) {
+        di_error err = {0};
+        di_parts parts;
+        di_parts_options o = {
+            .model = "models/demo", .max_num_seqs = 1, .max_rows = 1, .max_logits = 1};
+        if (!di_parts_open(&parts, &o, &err)) {
+            fail_msg("%s", err.message);
+        }
+        block = (int64_t)di_cache_pool(parts.cache)->layout->block_stride;
+        slot = (int64_t)di_cache_pool(parts.cache)->layout->slot_stride;
+        di_parts_close(&parts);
+    }
+    return (max_num_seqs + 1) * slot + blocks * block;
 }
 
 di_engine *open_engine(const di_engine_options *options) {
