@@ -82,7 +82,10 @@ typedef struct di_engine_options {
     bool synchronous;     /* a step is planned when the one before has been read; same answers */
     di_replay_mode replay_mode;
     int replay_keep_tokens; /* with a mode: at least window + 6, the model's window being 128 */
-    bool time_ops;          /* keep times of the model's operations: di_engine_print_op_times */
+    /* Tokens proposed by the draft model and verified at once, 0 (off) to the model's block size.
+     * The answers are the same; fewer steps are needed for them. */
+    int num_drafts;
+    bool time_ops; /* keep times of the model's operations: di_engine_print_op_times */
     const char
         *trace_file; /* Chrome trace of the steps, written while the engine runs; NULL = none */
 } di_engine_options;
@@ -305,6 +308,8 @@ typedef struct di_engine_stats {
     /* since the start */
     double device_seconds, device_idle_seconds; /* idle: waiting for a step though requests ran */
     double host_seconds_total;
+    uint64_t draft_rounds, drafts_verified, drafts_accepted;
+    uint64_t drafts_verified_at[16], drafts_accepted_at[16]; /* by place in the block */
 } di_engine_stats;
 
 DI_API void di_engine_get_stats(di_engine *engine, di_engine_stats *stats);

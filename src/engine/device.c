@@ -17,6 +17,8 @@ struct di_device {
     float *logits;               /* [max_logits, vocab_size] */
     di_sample_scratch **scratch; /* one for each thread */
     int num_scratch;
+    int32_t *draft_tokens; /* [max_rows] */
+    float *draft_confidence;
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -27,27 +29,27 @@ struct di_device {
 
 /* ---- work ------------------------------------------------------------------------------------*/
 
-bool di_work_create(di_work *w, const di_sched_options *o, int max_logprobs, di_error *err) {
-    size_t n = (size_t)o->max_num_seqs;
+bool di_work_create(di_work *w, const di_sched_options *o, int max_logprobs, int max_drafts,
+                    di_error *err) {
+    size_t n = (size_t)o->max_num_seqs, tokens = 1 + (size_t)max_drafts;
     *w = (di_work){0};
     if (!di_plan_create(&w->plan, o, err)) {
         return false;
     }
     w->parts = di_calloc(n, sizeof *w->parts);
     w->samplers = di_calloc(n, sizeof *w->samplers);
-    w->outputs = di_calloc(n, sizeof *w->outputs);
     w->source = di_calloc(n, sizeof *w->source);
     w->first_logits = di_calloc(n, sizeof *w->first_logits);
     w->tokens = di_calloc((size_t)o->max_num_batched_tokens, sizeof *w->tokens);
     w->results = di_calloc(n, sizeof *w->results);
-    w->tops = di_calloc(n, (size_t)max_logprobs * sizeof *w->tops);
-    if (!w->parts || !w->samplers || !w->outputs || !w->source || !w->first_logits || !w->tokens ||
-        !w->results || !w->tops) {
+    w->tops = di_calloc(n * tokens, (size_t)max_logprobs * sizeof *w->tops);
+    if (!w->parts || !w->samplers || !w->source || !w->first_logits || !w->tokens || !w->results ||
+        !w->tops) {
         di_work_destroy(w);
         return di_fail(err, DI_ERR_NO_MEMORY, "no memory for steps of %zu sequences", n);
     }
-    for (size_t i = 0; i < n; i++) {
-        w->results[i].scored.top = w->tops + i * (size_t)max_logprobs;
+    for (size_t i = 0; i < n * tokens; i++) {
+        w->results[i / tokens].tokens[i % tokens].scored.top = w->tops + i * (size_t)max_logprobs;
     }
     return true;
 }
@@ -56,7 +58,6 @@ void di_work_destroy(di_work *w) {
     di_plan_destroy(&w->plan);
     di_free(w->parts);
     di_free(w->samplers);
-    di_free(w->outputs);
     di_free(w->source);
     di_free(w->first_logits);
     di_free(w->tokens);
@@ -98,7 +99,7 @@ static void fill_inputs(di_work *w) {
             const di_row_result *r = &w->before->results[w->source[i]];
             int32_t *last = (int32_t *)w->parts[i].tokens + w->parts[i].num_tokens - 1;
             /* a row whose sampling failed has ended: any token will do for its wasted step */
-            *last = r->failed ? 0 : r->token;
+            *last = r->failed ? 0 : r->tokens[0].id;
         }
     }
 }
@@ -129,26 +130,46 @@ static bool score_prompt(const di_device *d, const di_plan_row *row, const di_ro
     return true;
 }
 
-/* logits: of the row's last token. */
-static bool draw(const di_work *w, int i, const float *logits, di_sample_scratch *scratch,
+/* Draws the token of output k; logits: of its row. */
+static bool draw(const di_work *w, int i, int k, const float *logits, di_sample_scratch *scratch,
                  di_row_result *r) {
     const di_plan_row *row = &w->plan.rows[i];
     di_row_sampler *s = w->samplers[i];
+    int64_t position = row->pos0 + row->num_tokens - row->outputs + 1 + k;
     di_sample_input in = {
         .logits = logits,
         .history = &s->history,
         .seed = s->seed,
-        .position = (uint64_t)(row->pos0 + row->num_tokens),
-        .num_output = w->outputs[i],
+        .position = (uint64_t)position,
+        .num_output = position - row->job->num_prompt,
     };
     di_sampled sampled;
     if (!di_sample_row(s->params, &in, scratch, &sampled, &r->error) ||
         !di_sample_history_push(&s->history, sampled.token, &r->error)) {
         return false;
     }
-    r->token = sampled.token;
+    r->tokens[r->num_tokens].id = sampled.token;
     if (s->params->logprobs) {
-        keep_scores(&sampled.logprobs, &r->scored);
+        keep_scores(&sampled.logprobs, &r->tokens[r->num_tokens].scored);
+    }
+    r->num_tokens++;
+    return true;
+}
+
+/* The row's tokens: each draft that is what would have been drawn anyway is one, and so is the
+ * first that is not, with the drawn token in its place. Draws depend on seed and position alone, so
+ * the tokens are those of an answer without drafts. logits: of the first output's row. */
+static bool verify(const di_device *d, const di_work *w, int i, const float *logits,
+                   di_sample_scratch *scratch, di_row_result *r) {
+    const di_plan_row *row = &w->plan.rows[i];
+    const int32_t *drafts = w->parts[i].tokens + row->num_tokens - row->outputs + 1;
+    for (int k = 0; k < row->outputs; k++) {
+        if (!draw(w, i, k, logits + (size_t)k * (size_t)d->o.vocab_size, scratch, r)) {
+            return false;
+        }
+        if (k + 1 < row->outputs && drafts[k] != r->tokens[k].id) {
+            break;
+        }
     }
     return true;
 }
@@ -161,10 +182,10 @@ static void sample_row(const di_device *d, di_work *w, int i, const float *logit
     di_row_result *r = &w->results[i];
     bool scores =
         s->prompt && row->num_logits == row->num_tokens && row->pos0 < row->job->num_prompt;
-    r->failed =
-        (scores && !score_prompt(d, row, s, logits, scratch, &r->error)) ||
-        (row->sample &&
-         !draw(w, i, logits + (size_t)(row->num_logits - 1) * (size_t)d->o.vocab_size, scratch, r));
+    const float *first =
+        logits + (size_t)(row->num_logits - row->outputs) * (size_t)d->o.vocab_size;
+    r->failed = (scores && !score_prompt(d, row, s, logits, scratch, &r->error)) ||
+                !verify(d, w, i, first, scratch, r);
 }
 
 static void sample(di_device *d, di_work *w) {
@@ -176,6 +197,74 @@ static void sample(di_device *d, di_work *w) {
                        d->scratch[omp_get_thread_num()]);
         }
     }
+}
+
+/* ---- drafts ---- */
+
+/* The sequences of one call of the draft model: rows of the work. */
+typedef struct draft_batch {
+    di_device *d;
+    di_work *w;
+    int count, rows[1 << 8];
+    di_draft_rows parts[1 << 8];
+} draft_batch;
+
+/* Proposals are drawn as the target will draw: same words, same parameters. */
+static int32_t draw_draft(void *user, int i, int j, const float *logits) {
+    draft_batch *b = user;
+    di_row_sampler *s = b->w->samplers[b->rows[i]];
+    int64_t position = b->parts[i].pos0 + 1 + j;
+    di_sample_input in = {
+        .logits = logits,
+        .history = &s->history,
+        .seed = s->seed,
+        .position = (uint64_t)position,
+        .num_output = position - b->w->plan.rows[b->rows[i]].job->num_prompt,
+    };
+    di_sampled sampled;
+    di_error ignored;
+    return di_sample_row(s->params, &in, b->d->scratch[0], &sampled, &ignored) ? sampled.token : -1;
+}
+
+/* Whatever fails here costs proposals, not answers. */
+static void propose(draft_batch *b) {
+    int size = b->d->o.block_size;
+    int32_t *tokens = b->d->draft_tokens;
+    float *confidence = b->d->draft_confidence;
+    di_error ignored;
+    if (b->count > 0 && di_model_draft(b->d->o.model, b->parts, b->count, draw_draft, b, tokens,
+                                       confidence, &ignored)) {
+        for (int i = 0; i < b->count; i++) {
+            di_row_result *r = &b->w->results[b->rows[i]];
+            r->num_drafts = b->d->o.num_drafts;
+            memcpy(r->drafts, tokens + i * size, (size_t)r->num_drafts * sizeof *tokens);
+            memcpy(r->confidence, confidence + i * size,
+                   (size_t)r->num_drafts * sizeof *confidence);
+        }
+    }
+    b->count = 0;
+}
+
+/* Proposals for every row that gave a token and may give another. */
+static void draft(di_device *d, di_work *w) {
+    draft_batch b = {.d = d, .w = w};
+    int most = d->o.max_rows / d->o.block_size;
+    most = most < 1 << 8 ? most : 1 << 8;
+    for (int i = 0; i < w->plan.num_rows; i++) {
+        const di_plan_row *row = &w->plan.rows[i];
+        const di_row_result *r = &w->results[i];
+        int64_t anchor = row->pos0 + row->num_tokens - row->outputs + r->num_tokens;
+        if (r->failed || r->num_tokens == 0 || anchor + 2 > row->job->max_len) {
+            continue;
+        }
+        b.rows[b.count] = i;
+        b.parts[b.count++] =
+            (di_draft_rows){anchor, w->parts[i].slot, r->tokens[r->num_tokens - 1].id};
+        if (b.count == most) {
+            propose(&b);
+        }
+    }
+    propose(&b);
 }
 
 /* The work behind looks at results, for this one may have been filled anew by then. */
@@ -194,6 +283,7 @@ static void do_work(di_device *d, di_work *w) {
         w->first_logits[i] = n;
         n += w->plan.rows[i].num_logits;
         w->results[i].failed = w->failed;
+        w->results[i].num_tokens = w->results[i].num_drafts = 0;
     }
     if (w->plan.num_rows > 0 && !w->failed) {
         w->failed = !di_model_forward(d->o.model, w->parts, w->plan.num_rows,
@@ -203,6 +293,9 @@ static void do_work(di_device *d, di_work *w) {
             fail_rows(w);
         } else {
             sample(d, w);
+            if (d->o.num_drafts > 0) {
+                draft(d, w);
+            }
         }
     }
     w->end = di_now();
@@ -264,11 +357,13 @@ di_device *di_device_create(const di_device_options *o, di_error *err) {
     d->scratch = di_calloc((size_t)d->num_scratch, sizeof *d->scratch);
     d->logits =
         di_realloc_array(NULL, (size_t)o->max_logits, (size_t)o->vocab_size * sizeof *d->logits);
-    bool ok = d->scratch && d->logits;
+    d->draft_tokens = di_calloc((size_t)o->max_rows, sizeof *d->draft_tokens);
+    d->draft_confidence = di_calloc((size_t)o->max_rows, sizeof *d->draft_confidence);
+    bool ok = d->scratch && d->logits && d->draft_tokens && d->draft_confidence;
     for (int i = 0; ok && i < d->num_scratch; i++) {
         ok = (d->scratch[i] = di_sample_scratch_create(o->vocab_size, err)) != NULL;
     }
-    if (!d->scratch || !d->logits) {
+    if (!d->scratch || !d->logits || !d->draft_tokens || !d->draft_confidence) {
         di_fail(err, DI_ERR_NO_MEMORY, "no memory for %d rows of %d logits", o->max_logits,
                 o->vocab_size);
     }
@@ -299,5 +394,7 @@ void di_device_destroy(di_device *d) {
     pthread_cond_destroy(&d->changed);
     di_free(d->scratch);
     di_free(d->logits);
+    di_free(d->draft_tokens);
+    di_free(d->draft_confidence);
     di_free(d);
 }

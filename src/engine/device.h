@@ -6,7 +6,7 @@
 #define DI_ENGINE_DEVICE_H
 
 #include "deepinfer/deepinfer.h"
-#include "model/model.h"
+#include "model/draft.h"
 #include "sample/row.h"
 #include "sched/sched.h"
 
@@ -26,11 +26,20 @@ typedef struct di_row_sampler {
     di_scored *prompt; /* [num_prompt] or NULL: written at the position that was predicted */
 } di_row_sampler;
 
+/* A token that a row gave. */
+typedef struct di_row_token {
+    int32_t id;
+    di_scored scored; /* if the parameters ask for log-probabilities */
+} di_row_token;
+
 typedef struct di_row_result {
     bool failed; /* bad logits or no legal token: `error` says which */
     di_error error;
-    int32_t token;
-    di_scored scored; /* if the parameters ask for log-probabilities */
+    int num_tokens; /* drafts that were right, and one more; or 0 */
+    di_row_token tokens[1 + DI_MAX_DRAFTS];
+    int num_drafts; /* proposals for what follows */
+    int32_t drafts[DI_MAX_DRAFTS];
+    float confidence[DI_MAX_DRAFTS]; /* before the sigmoid */
 } di_row_result;
 
 typedef struct di_work {
@@ -38,7 +47,6 @@ typedef struct di_work {
     di_plan plan;
     di_model_rows *parts;      /* [max_num_seqs], one for each plan row */
     di_row_sampler **samplers; /* [max_num_seqs] */
-    int64_t *outputs;          /* [max_num_seqs] tokens sampled before this row's */
     int *source; /* [max_num_seqs] row of the work before whose sampled token is the last input; -1
                   */
     int *first_logits; /* [max_num_seqs] the device's */
@@ -50,7 +58,7 @@ typedef struct di_work {
 
     /* filled by the device */
     di_row_result *results; /* [max_num_seqs] */
-    di_logprob *tops;       /* [max_num_seqs, max_logprobs] behind them */
+    di_logprob *tops;       /* [max_num_seqs, 1 + max_drafts, max_logprobs] behind them */
     bool failed;            /* the step as a whole (set before: it is not run): `error` says why */
     di_error error;
     double begin, middle,
@@ -58,7 +66,8 @@ typedef struct di_work {
     bool done;
 } di_work;
 
-bool di_work_create(di_work *w, const di_sched_options *o, int max_logprobs, di_error *err);
+bool di_work_create(di_work *w, const di_sched_options *o, int max_logprobs, int max_drafts,
+                    di_error *err);
 void di_work_destroy(di_work *w);
 
 typedef struct di_device di_device;
@@ -68,6 +77,8 @@ typedef struct di_device_options {
     di_model *model;
     di_backend *backend;
     int vocab_size, max_logits, threads;
+    int num_drafts;           /* proposed for each answer after each step; 0 = none */
+    int block_size, max_rows; /* with drafts: rows of one, and of the model's calls */
 } di_device_options;
 
 /* Starts the thread. Everything in the options is borrowed and, until destroy, the thread's alone,

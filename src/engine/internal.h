@@ -68,17 +68,17 @@ bool di_defaults_read(di_sampling *defaults, const char *folder, di_error *err);
 /* A copy of the caller's parameters in our layout, everything checked that needs no engine. */
 bool di_params_read(di_request_params *ours, const di_request_params *theirs, di_error *err);
 
-/* The prompt's ids, at least one, all within the vocabulary and no more than max_model_len. */
-bool di_prompt_encode(const di_engine *e, const di_prompt *prompt, di_ids *out, di_error *err);
-
 /* ---- stats.c, called by the step thread ---- */
 
 typedef struct di_step_tokens {
     int prompt, completion;
 } di_step_tokens;
 
+/* A row verified so many drafts and accepted so many. */
+void di_engine_note_drafts(di_engine *e, int verified, int accepted);
+
 /* What a step computes; before its results are read, for jobs that end are gone then. */
-di_step_tokens di_step_count(const di_plan *plan);
+di_step_tokens di_step_count(const di_work *w);
 void di_engine_note_step(di_engine *e, const di_work *w, di_step_tokens tokens, double host);
 void di_engine_note_rest(di_engine *e); /* nothing runs, nothing waits */
 

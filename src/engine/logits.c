@@ -3,7 +3,7 @@
 
 #include "base/alloc.h"
 
-static bool check_ids(const di_parts *p, const int32_t *ids, int64_t n, di_error *err) {
+bool di_scorer_check(const di_parts *p, const int32_t *ids, int64_t n, di_error *err) {
     int vocab_size = p->weights->config.vocab_size;
     if (n < 1 || n > p->max_model_len) {
         return di_fail(err, DI_ERR_ARGUMENT,
@@ -20,38 +20,55 @@ static bool check_ids(const di_parts *p, const int32_t *ids, int64_t n, di_error
     return true;
 }
 
-static bool run_chunk(di_parts *p, di_seq *seq, const int32_t *ids, int n, int64_t replay_from,
-                      float *logits, di_logits_fn rows, void *user, di_error *err) {
-    if (!di_seq_reserve(p->cache, seq, seq->len + n, err)) {
+bool di_scorer_open(di_scorer *s, di_parts *parts, int chunk, di_error *err) {
+    size_t vocab_size = (size_t)parts->weights->config.vocab_size;
+    *s = (di_scorer){.parts = parts, .chunk = chunk};
+    s->logits = di_realloc_array(NULL, (size_t)chunk, vocab_size * sizeof *s->logits);
+    bool ok = s->logits || di_fail(err, DI_ERR_NO_MEMORY, "no memory for %d rows of %zu logits",
+                                   chunk, vocab_size);
+    ok = ok && di_seq_open(parts->cache, &s->seq, (di_hash){0, 0}, err);
+    if (!ok) {
+        di_scorer_close(s);
+    }
+    return ok;
+}
+
+void di_scorer_close(di_scorer *s) {
+    if (s->parts) {
+        di_seq_close(s->parts->cache, &s->seq);
+    }
+    di_free(s->logits);
+    *s = (di_scorer){0};
+}
+
+bool di_scorer_step(di_scorer *s, const int32_t *ids, int64_t upto, int64_t replay_from,
+                    di_error *err) {
+    int64_t from = s->seq.len, kept = upto - (replay_from > from ? replay_from : from);
+    if (!di_seq_reserve(s->parts->cache, &s->seq, upto, err)) {
         return false;
     }
-    di_model_rows part = di_model_next_rows(seq, ids, n);
-    int64_t kept = seq->len + n - (replay_from > seq->len ? replay_from : seq->len);
-    part.num_logits = kept > 0 ? (int)kept : 0;
+    di_model_rows part = di_model_next_rows(&s->seq, ids, (int)(upto - from));
+    part.num_logits = s->num_rows = kept > 0 ? (int)kept : 0;
     part.replay_from = replay_from;
-    if (!di_model_forward(p->model, &part, 1, logits, err)) {
+    if (!di_model_forward(s->parts->model, &part, 1, s->logits, err)) {
         return false;
     }
-    seq->len += n;
-    return part.num_logits == 0 || rows(user, logits, part.num_logits, err);
+    s->seq.len = upto;
+    return true;
 }
 
 bool di_logits_run(di_parts *p, const int32_t *ids, int64_t n, int chunk, int64_t replay_from,
                    di_logits_fn rows, void *user, di_error *err) {
-    di_seq seq = {0};
-    if (!check_ids(p, ids, n, err)) {
+    di_scorer s;
+    if (!di_scorer_check(p, ids, n, err) || !di_scorer_open(&s, p, chunk, err)) {
         return false;
     }
-    size_t vocab_size = (size_t)p->weights->config.vocab_size;
-    float *logits = di_realloc_array(NULL, (size_t)chunk, vocab_size * sizeof *logits);
-    bool ok = logits || di_fail(err, DI_ERR_NO_MEMORY, "no memory for %d rows of %zu logits", chunk,
-                                vocab_size);
-    ok = ok && di_seq_open(p->cache, &seq, (di_hash){0, 0}, err);
-    while (ok && seq.len < n) {
-        int next = n - seq.len < chunk ? (int)(n - seq.len) : chunk;
-        ok = run_chunk(p, &seq, ids, next, replay_from, logits, rows, user, err);
+    bool ok = true;
+    while (ok && s.seq.len < n) {
+        int64_t upto = n - s.seq.len < chunk ? n : s.seq.len + chunk;
+        ok = di_scorer_step(&s, ids, upto, replay_from, err) &&
+             (s.num_rows == 0 || rows(user, s.logits, s.num_rows, err));
     }
-    di_seq_close(p->cache, &seq);
-    di_free(logits);
+    di_scorer_close(&s);
     return ok;
 }

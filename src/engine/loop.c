@@ -172,7 +172,9 @@ static void fill_part(di_work *w, int i, int32_t *to) {
     known = known < row->num_tokens ? known : row->num_tokens;
     memcpy(to, job->tokens + row->pos0, (size_t)known * sizeof *to);
     w->source[i] = -1;
-    if (known < row->num_tokens) { /* the last one is being sampled */
+    if (row->outputs > 1) { /* verified beside the last known token */
+        memcpy(to + known, job->drafts, (size_t)(row->outputs - 1) * sizeof *to);
+    } else if (known < row->num_tokens) { /* the last one is being sampled */
         to[known] = 0;
         w->source[i] = c->unread_row;
     }
@@ -190,7 +192,6 @@ static void fill_part(di_work *w, int i, int32_t *to) {
         part->before[DI_MODEL_LOOK_BACK - k] = job->tokens[row->pos0 - k];
     }
     w->samplers[i] = &c->sampler;
-    w->outputs[i] = row->pos0 + row->num_tokens - job->num_prompt;
 }
 
 /* Copies of the block tables: the originals may grow and move while the step runs. */
@@ -289,15 +290,15 @@ static void take_text(di_engine *e, di_choice *c, int32_t token, bool ends) {
                                                        &c->text, NULL);
 }
 
-static void take_token(di_engine *e, di_choice *c, const di_row_result *r) {
+static void take_token(di_engine *e, di_choice *c, const di_row_token *r) {
     di_job *job = &c->job;
-    job->tokens[job->num_tokens++] = r->token;
+    job->tokens[job->num_tokens++] = r->id;
     job->prompt_logits = false; /* all are there, and from now on the reader's to read */
-    bool ends = ends_at(c, r->token);
-    take_text(e, c, r->token, ends);
+    bool ends = ends_at(c, r->id);
+    take_text(e, c, r->id, ends);
     di_choice_add_token(c, r, &c->text);
     if (ends) {
-        c->stop_token = r->token;
+        c->stop_token = r->id;
     }
     if (ends || c->stop.match >= 0) {
         end_choice(e, c, DI_FINISH_STOP, NULL);
@@ -306,12 +307,25 @@ static void take_token(di_engine *e, di_choice *c, const di_row_result *r) {
     }
 }
 
+/* Tokens behind the one that ends the answer are dropped. */
+static void take_tokens(di_engine *e, di_choice *c, const di_plan_row *row,
+                        const di_row_result *r) {
+    di_engine_note_drafts(e, row->outputs - 1, r->num_tokens - 1);
+    for (int k = 0; k < r->num_tokens && !c->job.ended; k++) {
+        take_token(e, c, &r->tokens[k]);
+    }
+    if (!c->job.ended) {
+        c->job.num_drafts = r->num_drafts;
+        memcpy(c->job.drafts, r->drafts, (size_t)r->num_drafts * sizeof *r->drafts);
+    }
+}
+
 static void read_row(di_engine *e, const di_work *w, int i) {
     const di_plan_row *row = &w->plan.rows[i];
     const di_row_result *r = &w->results[i];
     di_job *job = row->job;
     di_choice *c = job->owner;
-    di_sched_result(e->sched, job, row->sample);
+    di_sched_result(e->sched, row, r->num_tokens);
     if (job->ended) {
         retire_choice(e, c);
         return;
@@ -324,8 +338,8 @@ static void read_row(di_engine *e, const di_work *w, int i) {
         end_choice(e, c, DI_FINISH_ERROR, &w->error);
     } else if (r->failed) {
         end_choice(e, c, DI_FINISH_ERROR, &r->error);
-    } else if (row->sample) {
-        take_token(e, c, r);
+    } else if (row->outputs > 0) {
+        take_tokens(e, c, row, r);
     }
 }
 
@@ -381,7 +395,7 @@ static void drop_failed_step(di_engine *e, const di_error *error) {
 static void wait_and_read(di_engine *e, di_work *w, double planned) {
     di_device_wait(e->device, w);
     double start = di_now();
-    di_step_tokens tokens = di_step_count(&w->plan);
+    di_step_tokens tokens = di_step_count(w);
     read_results(e, w);
     if (w->failed) {
         drop_failed_step(e, &w->error);

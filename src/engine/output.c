@@ -60,14 +60,14 @@ static bool grow_infos(di_outbox *o, size_t top) {
     return tops != NULL;
 }
 
-static bool add_info(di_choice *c, const di_row_result *r) {
+static bool add_info(di_choice *c, const di_row_token *r) {
     di_outbox *o = &c->outbox;
     size_t top = (size_t)c->request->params->num_logprobs;
     if (!grow_infos(o, top)) {
         return false;
     }
     o->infos[o->num_infos] = (di_token_info){
-        .chosen = {r->token, r->scored.logprob},
+        .chosen = {r->id, r->scored.logprob},
         .num_top = r->scored.num_top,
     };
     memcpy(o->tops + o->num_infos * top, r->scored.top,
@@ -80,7 +80,7 @@ static bool add_text(di_choice *c, const di_buffer *text) {
     return text->size == 0 || di_buffer_append(&c->outbox.text, text->data, text->size, NULL);
 }
 
-void di_choice_add_token(di_choice *c, const di_row_result *r, const di_buffer *text) {
+void di_choice_add_token(di_choice *c, const di_row_token *r, const di_buffer *text) {
     di_queue *q = c->request->queue;
     pthread_mutex_lock(&q->lock);
     c->completion_tokens++;
@@ -88,7 +88,7 @@ void di_choice_add_token(di_choice *c, const di_row_result *r, const di_buffer *
     if (c->completion_tokens == 1) {
         c->first_token = c->last_token;
     }
-    if (!q->closed && !(di_ids_push(&c->outbox.tokens, r->token, NULL) && add_text(c, text) &&
+    if (!q->closed && !(di_ids_push(&c->outbox.tokens, r->id, NULL) && add_text(c, text) &&
                         (!c->request->logprobs || add_info(c, r)))) {
         c->failed = true;
     }

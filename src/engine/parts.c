@@ -15,7 +15,7 @@
 #include "ops/timed.h"
 #include "text/token_map.h"
 
-enum { OPEN_STEPS = 4, MAX_BACKTRACKING = 6 };
+enum { OPEN_STEPS = 4, MIN_BACKTRACKING = 6 };
 
 /* ---- backend and tokenizer
  * ---------------------------------------------------------------------*/
@@ -115,6 +115,11 @@ static int32_t *make_token_map(const di_parts *e, di_error *err) {
 /* ---- sizes
  * -------------------------------------------------------------------------------------*/
 
+static bool check_drafts(const di_parts *e, const di_parts_options *o, di_error *err) {
+    return !o->drafts || e->weights->draft ||
+           di_fail(err, DI_ERR_UNSUPPORTED, "%s has no draft model (mtp.* tensors)", o->model);
+}
+
 static bool set_context(di_parts *e, const di_parts_options *o, di_error *err) {
     int64_t most = e->weights->config.max_position_embeddings;
     if (o->max_model_len > most) {
@@ -126,11 +131,22 @@ static bool set_context(di_parts *e, const di_parts_options *o, di_error *err) {
     return true;
 }
 
+/* A block of drafts and the token before it may have to be taken back. */
+static int backtracking(const di_parts *e, const di_parts_options *o) {
+    int block = o->drafts ? e->weights->config.dspark_block_size + 2 : 0;
+    return block > MIN_BACKTRACKING ? block : MIN_BACKTRACKING;
+}
+
+static int draft_layers(const di_parts *e, const di_parts_options *o) {
+    return o->drafts ? e->weights->config.num_nextn_predict_layers : 0;
+}
+
 /* Blocks and snapshots from the memory budget: slots for all sequences first, an eighth of the rest
  * for snapshots, blocks for what is left, but no more than all sequences could ever fill. */
 static bool size_cache(di_parts *e, const di_parts_options *o, di_cache_options *c, di_error *err) {
     di_state_layout l;
-    di_state_layout_fill(&l, &e->weights->config, DI_BLOCK_TOKENS, MAX_BACKTRACKING, 0);
+    di_state_layout_fill(&l, &e->weights->config, DI_BLOCK_TOKENS, backtracking(e, o),
+                         draft_layers(e, o));
     size_t budget = o->kv_memory > 0 ? (size_t)o->kv_memory : di_memory_available() / 4;
     size_t slots = (size_t)o->max_num_seqs * l.slot_stride;
     size_t most = (size_t)di_blocks_for(e->max_model_len) * (size_t)o->max_num_seqs;
@@ -152,7 +168,8 @@ static bool size_cache(di_parts *e, const di_parts_options *o, di_cache_options 
         .num_blocks = (int)(blocks < INT32_MAX ? blocks : INT32_MAX),
         .num_slots = o->max_num_seqs,
         .num_snapshots = (int)snapshots,
-        .max_backtracking = MAX_BACKTRACKING,
+        .max_backtracking = backtracking(e, o),
+        .draft_layers = draft_layers(e, o),
     };
     e->num_blocks = c->num_blocks;
     return true;
@@ -173,6 +190,7 @@ static bool open_model(di_parts *e, const di_parts_options *o, di_error *err) {
         .max_logits = o->max_logits,
         .token_map = map,
         .replay_by_mask = o->replay_by_mask,
+        .drafts = o->drafts,
     };
     e->model = di_model_create(e->weights, e->backend, e->cache, &model, err);
     di_free(map);
@@ -186,7 +204,7 @@ static bool open_step(di_parts *e, const di_parts_options *o, int step, di_error
     switch (step) {
     case 0:
         e->weights = di_weights_open(o->model, err);
-        return e->weights && set_context(e, o, err);
+        return e->weights && check_drafts(e, o, err) && set_context(e, o, err);
     case 1:
         return open_tokenizer(e, o->model, err);
     case 2:

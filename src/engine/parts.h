@@ -21,6 +21,7 @@ typedef struct di_parts_options {
     int max_rows, max_logits; /* of a step */
     int64_t kv_memory;        /* bytes for cached state; 0 = a quarter of what is free */
     bool no_prefix_cache, replay_by_mask;
+    bool drafts;   /* keep the draft model's context; refused if the folder has no mtp.* tensors */
     bool time_ops; /* the backend keeps times (ops/timed.h); printed by di_parts_print_times */
     void (*progress)(void *user, int done, int total);
     void *user;

@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "engine/internal.h"
+#include "engine/prompt.h"
 #include "sample/philox.h"
 
 /* ---- numbers
@@ -245,7 +246,7 @@ static bool make_scores(di_request *r, size_t top) {
 static bool fill(const di_engine *e, di_request *r, const di_prompt *prompt,
                  const di_request_params *p, di_error *err) {
     int64_t max_len = 0;
-    if (!check_numbers(e, p, err) || !di_prompt_encode(e, prompt, &r->prompt, err) ||
+    if (!check_numbers(e, p, err) || !di_prompt_encode(&e->parts, prompt, &r->prompt, err) ||
         !set_max_len(e, r, p->max_tokens, &max_len, err) || !read_params(e, p, &r->params, err) ||
         !(r->stops = di_stop_set_create(p->stop, NULL, p->num_stop, err))) {
         return false;

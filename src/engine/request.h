@@ -87,7 +87,7 @@ void di_request_release(di_request *r);
  */
 
 /* A token, and the text that may be shown because of it. */
-void di_choice_add_token(di_choice *c, const di_row_result *r, const di_buffer *text);
+void di_choice_add_token(di_choice *c, const di_row_token *r, const di_buffer *text);
 void di_choice_tell_prompt(di_choice *c, int64_t done);
 /* The last output; `text` is what was held back until the end. */
 void di_choice_finish(di_choice *c, di_finish_reason reason, const di_error *error,

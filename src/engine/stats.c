@@ -7,15 +7,15 @@
 #include "engine/request.h"
 
 /* To be taken before the results are read: a request that ends is gone afterwards. */
-di_step_tokens di_step_count(const di_plan *plan) {
+di_step_tokens di_step_count(const di_work *w) {
     di_step_tokens t = {0};
-    for (int i = 0; i < plan->num_rows; i++) {
-        const di_plan_row *row = &plan->rows[i];
+    for (int i = 0; i < w->plan.num_rows; i++) {
+        const di_plan_row *row = &w->plan.rows[i];
         const di_job *job = row->job;
         int64_t prompt = job->num_prompt - row->pos0;
         prompt = prompt < 0 ? 0 : prompt < row->num_tokens ? prompt : row->num_tokens;
         t.prompt += (int)prompt;
-        t.completion += row->sample && !job->ended;
+        t.completion += job->ended ? 0 : w->results[i].num_tokens;
     }
     return t;
 }
@@ -42,6 +42,21 @@ static void tell_pools(di_engine_stats *s, const di_cache_stats *cache) {
     s->blocks_cached = cache->blocks_cached;
     s->prefix_tokens_asked = cache->tokens_asked;
     s->prefix_tokens_hit = s->cached_tokens = cache->tokens_hit;
+}
+
+void di_engine_note_drafts(di_engine *e, int verified, int accepted) {
+    if (verified > 0) {
+        pthread_mutex_lock(&e->lock);
+        di_engine_stats *s = &e->stats;
+        s->draft_rounds++;
+        s->drafts_verified += (uint64_t)verified;
+        s->drafts_accepted += (uint64_t)accepted;
+        for (int k = 0; k < verified; k++) {
+            s->drafts_verified_at[k]++;
+            s->drafts_accepted_at[k] += k < accepted;
+        }
+        pthread_mutex_unlock(&e->lock);
+    }
 }
 
 /* Requests may have ended since the last step. */

@@ -17,6 +17,8 @@ typedef enum di_job_state {
     DI_JOB_RUNNING, /* has a slot and blocks */
 } di_job_state;
 
+enum { DI_MAX_DRAFTS = 16 };
+
 typedef struct di_job di_job;
 
 /* State of a preempted job in host memory. Held by the job and by every plan that moves it, for a
@@ -41,6 +43,10 @@ struct di_job {
     di_job *leader;      /* its prompt goes first (then it is in the prefix cache); NULL = none */
     int32_t *tokens;     /* prompt and known output */
     int64_t num_tokens;
+    /* Proposals for what follows tokens[num_tokens - 1], to be verified beside it; synchronous
+     * engines only: rows behind them could not be planned. */
+    int32_t drafts[DI_MAX_DRAFTS];
+    int num_drafts;
     bool ended; /* no row of it is wanted any more; set through di_sched_end */
 
     /* the scheduler's */
@@ -51,7 +57,7 @@ struct di_job {
     di_job *first_held;
     di_seq seq;            /* while running */
     int64_t opened_len;    /* seq.len when it was opened */
-    int in_flight;         /* tokens that queued steps will sample, not in tokens yet: 0 to 2 */
+    int in_flight;         /* most tokens that queued steps can give, not in tokens yet */
     int queued;            /* steps that hold a row of it and whose results are not in: 0 to 2 */
     int plan_row;          /* row in the plan being made, or -1 */
     int64_t prompt_border; /* last block border inside the prompt: a snapshot is taken there */

@@ -191,11 +191,15 @@ void di_sched_end(di_sched *s, di_job *job) {
     s->num_jobs--;
 }
 
-void di_sched_result(di_sched *s, di_job *job, bool sampled) {
-    (void)s;
-    assert(job->queued > 0 && job->in_flight >= sampled);
+void di_sched_result(di_sched *s, const di_plan_row *row, int emitted) {
+    di_job *job = row->job;
+    assert(job->queued > 0 && job->in_flight >= row->outputs && emitted <= row->outputs);
     job->queued--;
-    job->in_flight -= sampled;
+    job->in_flight -= row->outputs;
+    if (row->outputs > 1 && emitted > 0 &&
+        job->state == DI_JOB_RUNNING) { /* refused drafts' rows are undone */
+        di_seq_truncate(s->cache, &job->seq, job->seq.len - row->outputs + emitted);
+    }
 }
 
 /* ---- preemption ------------------------------------------------------------------------------*/
@@ -209,7 +213,7 @@ static void unplan(di_plan *plan, di_job *job) {
     plan->num_tokens -= row->num_tokens;
     plan->num_logits -= row->num_logits;
     job->seq.len = row->pos0;
-    job->in_flight -= row->sample;
+    job->in_flight -= row->outputs;
     job->queued--;
     job->plan_row = -1;
     *row = plan->rows[--plan->num_rows];
@@ -356,29 +360,32 @@ static int64_t wanted_rows(const di_sched *s, const di_plan *plan, const di_job 
 /* Plans n rows of a running job that has its blocks. */
 static void give(di_plan *plan, di_job *job, int n) {
     di_plan_row *row = &plan->rows[plan->num_rows];
-    bool sample = job->seq.len + n == di_job_target(job);
+    int beyond = (int)(job->seq.len + n - di_job_target(job)); /* drafts */
+    int outputs = beyond >= 0 ? 1 + beyond : 0;
     bool prompt = job->prompt_logits && job->seq.len < job->num_prompt;
     *row = (di_plan_row){
         .job = job,
         .pos0 = job->seq.len,
         .num_tokens = n,
-        .num_logits = prompt ? n : sample,
-        .sample = sample,
+        .num_logits = prompt ? n : outputs,
+        .outputs = outputs,
     };
     job->plan_row = plan->num_rows++;
     job->seq.len += n;
-    job->in_flight += sample;
+    job->in_flight += outputs;
     job->queued++;
     plan->num_tokens += n;
     plan->num_logits += row->num_logits;
 }
 
-/* Up to `most` rows for a running job; returns how many. */
-static int serve(di_sched *s, const di_sched_costs *costs, di_plan *plan, di_job *job,
-                 int64_t most) {
+/* Up to `most` rows for a running job, and rows for its drafts behind them if they reach its last
+ * known token; returns how many. */
+static int serve(di_sched *s, const di_sched_costs *costs, di_plan *plan, di_job *job, int64_t most,
+                 int drafts) {
     di_seq_publish(s->cache, &job->seq, job->tokens, job->num_tokens);
     int64_t n = wanted_rows(s, plan, job);
     n = n < most ? n : most;
+    n += n == di_job_need(job) ? drafts : 0;
     if (n < 1 || !extend(s, costs, plan, job, (int)n)) {
         return 0;
     }
@@ -398,12 +405,26 @@ static bool decoding(const di_job *job) {
     return di_job_decodes(job) && di_job_need(job) <= 1;
 }
 
-/* Every decoding job gets its row, best rank first. */
+/* Drafts of a job that are worth a row: none beyond its length, none across a block border (where a
+ * snapshot is wanted), and no more than rows and logits are left when everybody has one. */
+static int drafts_of(const di_sched *s, const di_plan *plan, const di_job *job, int others) {
+    int64_t n = job->num_drafts, room = job->max_len - job->num_tokens - 1;
+    int64_t border = DI_BLOCK_TOKENS - (job->seq.len + 1) % DI_BLOCK_TOKENS;
+    int64_t rows = s->o.max_num_batched_tokens - plan->num_tokens - others - 1;
+    int64_t logits = s->o.max_logits - plan->num_logits - others - 1;
+    n = n < room ? n : room;
+    n = n < border ? n : border % DI_BLOCK_TOKENS;
+    n = n < rows ? n : rows;
+    n = n < logits ? n : logits;
+    return n > 0 && job->in_flight == 0 ? (int)n : 0;
+}
+
+/* Every decoding job gets its row, best rank first, and rows for its drafts. */
 static void plan_decodes(di_sched *s, const di_sched_costs *costs, di_plan *plan) {
     for (int i = 0; i < s->num_running; i++) {
         di_job *job = s->running[i];
         if (decoding(job) && !full(job)) {
-            serve(s, costs, plan, job, 1);
+            serve(s, costs, plan, job, 1, drafts_of(s, plan, job, s->num_running - i - 1));
             if (job->state != DI_JOB_RUNNING) {
                 i--; /* it was the last and has left */
             }
@@ -500,7 +521,7 @@ static bool let_in(di_sched *s, const di_sched_costs *costs, di_plan *plan, int 
             return false;
         }
     }
-    *budget -= serve(s, costs, plan, job, *budget);
+    *budget -= serve(s, costs, plan, job, *budget, 0);
     return true;
 }
 
@@ -540,7 +561,7 @@ static int plan_prompts(di_sched *s, const di_sched_costs *costs, di_plan *plan,
         }
         bool share = others_wait || i + 1 < s->num_running;
         int64_t most = share && budget > 1 ? (budget + 1) / 2 : budget;
-        budget -= serve(s, costs, plan, job, most);
+        budget -= serve(s, costs, plan, job, most, 0);
         others_wait = others_wait && budget > 0;
     }
     return budget;
@@ -550,10 +571,10 @@ static int plan_prompts(di_sched *s, const di_sched_costs *costs, di_plan *plan,
 static void top_up(di_sched *s, const di_sched_costs *costs, di_plan *plan, int budget) {
     for (int i = 0; i < s->num_running && budget > 0; i++) {
         di_job *job = s->running[i];
-        if (job->plan_row >= 0 && !plan->rows[job->plan_row].sample) {
+        if (job->plan_row >= 0 && plan->rows[job->plan_row].outputs == 0) {
             int n = plan->rows[job->plan_row].num_tokens;
             unplan(plan, job);
-            budget -= serve(s, costs, plan, job, n + budget) - n;
+            budget -= serve(s, costs, plan, job, n + budget, 0) - n;
         }
     }
 }

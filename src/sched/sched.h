@@ -42,7 +42,7 @@ typedef struct di_plan_row {
     int64_t pos0;
     int num_tokens;
     int num_logits; /* rows with logits, the last ones; 0, 1, or all (prompt_logits) */
-    bool sample;    /* the last row's logits give the next token */
+    int outputs;    /* most tokens it can give: 0, or 1 + drafts, the last rows being the drafts' */
 } di_plan_row;
 
 /* State of a job to be moved before the step's forward, with its seq as it was then. */
@@ -80,9 +80,9 @@ bool di_sched_add(di_sched *s, di_job *job, di_error *err);
 /* Plans the next step into a cleared plan and counts its rows as queued. False: nothing can run. */
 bool di_sched_plan(di_sched *s, const di_sched_costs *costs, di_plan *plan);
 
-/* The results of a step that held a row of the job are in; `sampled`: it was to sample a token,
+/* The results of a step are in that held this row, which gave `emitted` tokens (<= outputs),
  * which the engine has appended to tokens (unless the job had ended). */
-void di_sched_result(di_sched *s, di_job *job, bool sampled);
+void di_sched_result(di_sched *s, const di_plan_row *row, int emitted);
 
 /* Nothing more of this job is to be run, whatever its state: it leaves the scheduler, its blocks
  * and slot go back, jobs that wait for it are released. It may still be `queued`; free it after

@@ -283,7 +283,7 @@ static void fill(sim *s, sim_work *w) {
             CHECK(s, known == p->num_tokens - 1, "%lld tokens of a row are not known",
                   (long long)(p->num_tokens - known));
             for (int k = 0; w->before && k < w->before->plan.num_rows; k++) {
-                bool sampled = w->before->plan.rows[k].sample;
+                bool sampled = w->before->plan.rows[k].outputs > 0;
                 row->source = w->before->plan.rows[k].job == job && sampled ? k : row->source;
             }
             CHECK(s, row->source >= 0, "nothing samples a row's last token");
@@ -325,7 +325,7 @@ static void check_budgets(const sim *s, const di_plan *p) {
         const di_plan_row *row = &p->rows[i];
         const sim_job *job = row->job->owner;
         CHECK(s,
-              row->num_tokens > 0 && row->num_logits >= row->sample &&
+              row->num_tokens > 0 && row->num_logits >= row->outputs &&
                   row->num_logits <= row->num_tokens,
               "row %d has %d tokens and %d logits", i, row->num_tokens, row->num_logits);
         CHECK(s, !row->job->ended && row->job->plan_row == -1, "row %d is of a job that ended", i);
@@ -406,10 +406,10 @@ static void read_work(sim *s, sim_work *w) {
     for (int i = 0; i < w->plan.num_rows; i++) {
         const di_plan_row *row = &w->plan.rows[i];
         sim_job *job = row->job->owner;
-        di_sched_result(s->sched, &job->job, row->sample);
+        di_sched_result(s->sched, row, row->outputs);
         if (job->job.ended) {
             note_done(s, job);
-        } else if (row->sample) {
+        } else if (row->outputs > 0) {
             CHECK(s, w->results[i] == job->wanted[job->job.num_tokens], "token %lld is %d",
                   (long long)job->job.num_tokens, w->results[i]);
             job->job.tokens[job->job.num_tokens++] = w->results[i];
