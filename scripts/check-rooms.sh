@@ -16,11 +16,11 @@ cache:    base ops weights
 parallel: base ops
 model:    base text ops weights cache parallel
 sample:   base text
-grammar:  base text
+grammar:  base
 spec:     base text model
 sched:    base text cache
 engine:   base text vision ops ops/ref ops/cpu weights cache parallel model sample grammar spec sched
-cli:      base text weights engine
+cli:      base text weights cache grammar engine
 server:   base text weights engine
 '
 

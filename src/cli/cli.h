@@ -31,7 +31,7 @@ int di_cli_finish(int status);
 /* ---- signals (signals.c) ---- */
 
 /* From now on: SIGPIPE and SIGXFSZ are errors of write(); SIGBUS (a mapped file shrank) is a
- * message and exit status 1, SIGTERM ends the program; both remove the file named by
+ * message and exit status 1, SIGTERM and SIGINT end the program; all remove the file named by
  * di_signals_guard first. */
 void di_signals_install(void);
 

@@ -1,11 +1,26 @@
-/* deepinfer inspect: the report of weights/inspect.h on standard output. */
+/* deepinfer inspect: the report of weights/inspect.h, or the table of cache/layout.h, on standard
+ * output. */
 #include <stdio.h>
 
+#include "cache/layout.h"
 #include "cli/cli.h"
 #include "cli/commands.h"
 #include "weights/inspect.h"
 
+static int print_state(const char *folder) {
+    di_error err = {0};
+    di_config config;
+    if (!di_config_read(&config, folder, &err)) {
+        return di_cli_fail(&err);
+    }
+    di_state_table_print(stdout, &config);
+    return DI_EXIT_WELL;
+}
+
 int di_command_inspect(const di_options *o) {
+    if (o->values[DI_OPT_STATE].flag) {
+        return print_state(o->arguments[0]);
+    }
     di_error err = {0};
     di_inspect_options options = {
         .json = o->values[DI_OPT_JSON].flag,

@@ -93,8 +93,8 @@ int di_command_logits(const di_options *o) {
         chunk = (int)ids.count;
     }
     di_parts parts = {0};
-    bool ok =
-        di_cli_open_parts(o, chunk, &parts, &err) && write_logits(o, &parts, &ids, chunk, &err);
+    bool ok = di_cli_open_parts(o, chunk, false, &parts, &err) &&
+              write_logits(o, &parts, &ids, chunk, &err);
     di_parts_close(&parts);
     di_ids_free(&ids);
     return ok ? DI_EXIT_WELL : di_cli_fail(&err);

@@ -81,7 +81,8 @@ int di_command_run(const di_options *o) {
     bool chat = !o->values[DI_OPT_PROMPT].given && isatty(STDIN_FILENO);
     di_engine *engine = NULL;
     int status;
-    if ((!chat && !get_question(o, &question, &err)) || !(engine = di_cli_open_engine(o, &err))) {
+    if ((!chat && !get_question(o, &question, &err)) ||
+        !(engine = di_cli_open_engine(o, 1, &err))) {
         status = di_cli_fail(&err);
     } else {
         status = run(o, engine, effort, chat ? NULL : &question);

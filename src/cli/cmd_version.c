@@ -37,5 +37,6 @@ int di_command_version(const di_options *o) {
     di_cpu_feature_list(features, sizeof features);
     printf("processor   %d usable cores; %s\n", di_cpu_count(),
            *features ? features : "no vector features that DeepInfer uses");
+    printf("batch invariance  always: on the CPU an answer never depends on what else runs\n");
     return DI_EXIT_WELL;
 }

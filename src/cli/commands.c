@@ -30,16 +30,31 @@ const di_command di_command_table[] = {
         .summary = "answer a file of requests",
         .details =
             "Reads one JSON object a line: {\"prompt\": TEXT}, {\"prompt_token_ids\": [ID, ...]} "
-            "or {\"messages\": [...]}, with any of temperature, top_p, top_k, min_p, seed, "
-            "max_tokens, ignore_eos and, beside messages, thinking and reasoning_effort. A "
-            "prompt's text is taken as "
-            "it is, special tokens in it recognised, behind a begin-of-sentence token; messages "
+            "or {\"messages\": [...]}, with any of the parameters below. A prompt's text is taken "
+            "as it is, special tokens in it recognised, behind a begin-of-sentence token; messages "
             "are laid out as the model was taught. Fields that a line leaves out come from the "
             "options here.\n"
-            "Writes a line for each: {\"index\", \"token_ids\", \"text\", \"finish_reason\", "
-            "\"usage\"}, or {\"index\", \"error\"} for a line that could not be answered; then "
-            "the exit status is 1, but all other lines have their answers. token_ids holds the "
-            "end-of-sentence token where one ended the answer, text does not.",
+            "Parameters: temperature, top_p, top_k, min_p, seed, n, max_tokens, min_tokens, "
+            "ignore_eos, stop, stop_token_ids, include_stop, bad_words, repetition_penalty, "
+            "presence_penalty, frequency_penalty, logit_bias, allowed_token_ids, "
+            "golden_token_ids, logprobs, top_logprobs, prompt_logprobs, logprobs_mode, echo, "
+            "skip_special_tokens, priority, deadline, no_prefix_cache, cache_salt and, beside "
+            "messages, thinking and reasoning_effort. Names that OpenAI, vLLM and SGLang have for "
+            "the same are understood.\n"
+            "Many requests run at once (--max-num-seqs); none changes another's answer, and the "
+            "lines of output keep the order of the input, whose length does not matter: twice as "
+            "many requests as run are held in memory. Each line is {\"index\", \"token_ids\", "
+            "\"text\", \"finish_reason\", \"usage\"}, with \"seed\" where it was drawn, "
+            "\"logprobs\" "
+            "and \"prompt_logprobs\" where asked for, and \"stop_reason\" where stop or "
+            "stop_token_ids were given; for n > 1 the answers are in \"outputs\". A line that "
+            "could "
+            "not be answered gives {\"index\", \"error\"}; then the exit status is 1, but all "
+            "other "
+            "lines have their answers. token_ids holds the end-of-sentence token where one ended "
+            "the answer, text does not.\n"
+            "With --output FILE the answers grow in FILE.partial, which is renamed to FILE when "
+            "all are there; --resume goes on where an interrupted run has stopped.",
         .example = "deepinfer generate -m models/demo -i questions.jsonl -o answers.jsonl",
         .required = {DI_OPT_MODEL},
         .num_required = 1,
@@ -56,6 +71,24 @@ const di_command di_command_table[] = {
         .required = {DI_OPT_MODEL, DI_OPT_IDS},
         .num_required = 2,
         .run = di_command_logits,
+    },
+    {
+        .bit = IN_REPLAY_CHECK,
+        .name = "replay-check",
+        .arguments = "",
+        .summary = "show that both forms of bounded replay give the same",
+        .details =
+            "Reads requests as generate does ({\"prompt\"}, {\"prompt_token_ids\"} or "
+            "{\"messages\"} a line; parameters are not looked at), computes each with "
+            "--replay-mode compact and with mask, and compares the logits of the kept tokens and "
+            "of --max-tokens likeliest tokens behind them, bit for bit. A line each says how many "
+            "tokens were read and kept, whether all was equal, and how far the last row is from "
+            "the exact one (largest difference of two logits, and whether the likeliest token is "
+            "the same). The exit status is 1 if anything differed.",
+        .example = "deepinfer replay-check -m models/demo -i prompts.jsonl",
+        .required = {DI_OPT_MODEL},
+        .num_required = 1,
+        .run = di_command_replay_check,
     },
     {
         .bit = IN_TOKENIZE,

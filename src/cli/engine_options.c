@@ -1,6 +1,8 @@
 /* From the command line to the engine: see engine_options.h. */
 #include "cli/engine_options.h"
 
+#include <string.h>
+
 #include "cli/cli.h"
 #include "cli/progress.h"
 #include "text/chat.h"
@@ -9,17 +11,52 @@ static void on_progress(void *user, int done, int total) {
     di_progress_show(user, done, total);
 }
 
-di_engine *di_cli_open_engine(const di_options *o, di_error *err) {
+enum { DEFAULT_NUM_SEQS = 64, DEFAULT_REPLAY_KEEP = 140 };
+
+int di_cli_max_num_seqs(const di_options *o) {
+    return (int)di_options_integer(o, DI_OPT_MAX_NUM_SEQS, DEFAULT_NUM_SEQS);
+}
+
+static di_replay_mode replay_mode(const di_options *o) {
+    const char *mode = di_options_text(o, DI_OPT_REPLAY_MODE, "off");
+    return strcmp(mode, "mask") == 0      ? DI_REPLAY_MASK
+           : strcmp(mode, "compact") == 0 ? DI_REPLAY_COMPACT
+                                          : DI_REPLAY_OFF;
+}
+
+static void set_engine_options(const di_options *o, di_engine_options *options) {
+    const di_option_value *v = o->values;
+    options->model = v[DI_OPT_MODEL].text;
+    options->backend = di_options_text(o, DI_OPT_BACKEND, NULL);
+    options->threads = (int)di_options_integer(o, DI_OPT_THREADS, 0);
+    options->max_model_len = di_options_integer(o, DI_OPT_MAX_MODEL_LEN, 0);
+    options->max_num_batched_tokens =
+        (int)di_options_integer(o, DI_OPT_MAX_NUM_BATCHED_TOKENS, options->max_num_batched_tokens);
+    options->max_mixed_prefill_tokens =
+        (int)di_options_integer(o, DI_OPT_MAX_MIXED_PREFILL_TOKENS, 0);
+    options->max_logprobs = (int)di_options_integer(o, DI_OPT_MAX_LOGPROBS, options->max_logprobs);
+    options->kv_memory = di_options_integer(o, DI_OPT_KV_MEMORY, 0);
+    options->host_memory = di_options_integer(o, DI_OPT_HOST_MEMORY, 0);
+    options->no_prefix_cache = v[DI_OPT_PREFIX_CACHE].given && !v[DI_OPT_PREFIX_CACHE].flag;
+    options->synchronous = v[DI_OPT_SYNC].flag;
+    options->replay_mode = replay_mode(o);
+    if (options->replay_mode != DI_REPLAY_OFF) {
+        options->replay_keep_tokens = di_cli_replay_keep(o);
+    }
+    options->trace_file = di_options_text(o, DI_OPT_TRACE, NULL);
+}
+
+int di_cli_replay_keep(const di_options *o) {
+    return (int)di_options_integer(o, DI_OPT_REPLAY_KEEP_TOKENS, DEFAULT_REPLAY_KEEP);
+}
+
+di_engine *di_cli_open_engine(const di_options *o, int max_num_seqs, di_error *err) {
     di_progress progress;
     di_progress_begin(&progress, "loading", o->values[DI_OPT_QUIET].flag);
     di_engine_options options;
     di_engine_options_init(&options, sizeof options);
-    options.model = o->values[DI_OPT_MODEL].text;
-    options.backend = di_options_text(o, DI_OPT_BACKEND, NULL);
-    options.threads = (int)di_options_integer(o, DI_OPT_THREADS, 0);
-    options.max_model_len = di_options_integer(o, DI_OPT_MAX_MODEL_LEN, 0);
-    options.max_num_batched_tokens =
-        (int)di_options_integer(o, DI_OPT_MAX_NUM_BATCHED_TOKENS, options.max_num_batched_tokens);
+    set_engine_options(o, &options);
+    options.max_num_seqs = max_num_seqs;
     options.progress = on_progress;
     options.user = &progress;
     di_engine *engine = di_engine_open(&options, err);
@@ -30,7 +67,8 @@ di_engine *di_cli_open_engine(const di_options *o, di_error *err) {
     return engine;
 }
 
-bool di_cli_open_parts(const di_options *o, int chunk, di_parts *parts, di_error *err) {
+bool di_cli_open_parts(const di_options *o, int chunk, bool replay_by_mask, di_parts *parts,
+                       di_error *err) {
     di_progress progress;
     di_progress_begin(&progress, "loading", o->values[DI_OPT_QUIET].flag);
     di_parts_options options = {
@@ -42,6 +80,7 @@ bool di_cli_open_parts(const di_options *o, int chunk, di_parts *parts, di_error
         .max_rows = chunk,
         .max_logits = chunk,
         .no_prefix_cache = true,
+        .replay_by_mask = replay_by_mask,
         .progress = on_progress,
         .user = &progress,
     };
@@ -65,6 +104,12 @@ void di_cli_params(const di_options *o, const di_engine *engine, di_request_para
     if (v[DI_OPT_MIN_P].given) {
         params->min_p = v[DI_OPT_MIN_P].real;
     }
+    if (v[DI_OPT_REPETITION_PENALTY].given) {
+        params->repetition_penalty = v[DI_OPT_REPETITION_PENALTY].real;
+    }
+    params->presence_penalty = v[DI_OPT_PRESENCE_PENALTY].real; /* 0 if not given */
+    params->frequency_penalty = v[DI_OPT_FREQUENCY_PENALTY].real;
+    params->priority = (int)di_options_integer(o, DI_OPT_PRIORITY, 0);
     params->top_k = di_options_integer(o, DI_OPT_TOP_K, params->top_k);
     params->max_tokens = di_options_integer(o, DI_OPT_MAX_TOKENS, params->max_tokens);
     params->has_seed = v[DI_OPT_SEED].given;

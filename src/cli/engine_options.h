@@ -6,12 +6,19 @@
 #include "deepinfer/deepinfer.h"
 #include "engine/parts.h"
 
-/* Opens the engine that the options describe, with a progress bar. Ctrl-C is only noted from then
- * on. */
-di_engine *di_cli_open_engine(const di_options *o, di_error *err);
+/* Opens the engine that the options describe, for so many sequences at once, with a progress bar.
+ * Ctrl-C is only noted from then on. */
+di_engine *di_cli_open_engine(const di_options *o, int max_num_seqs, di_error *err);
+
+/* --max-num-seqs */
+int di_cli_max_num_seqs(const di_options *o);
+
+/* Tokens that bounded replay keeps. */
+int di_cli_replay_keep(const di_options *o);
 
 /* The parts alone, for steps of up to `chunk` tokens with logits. */
-bool di_cli_open_parts(const di_options *o, int chunk, di_parts *parts, di_error *err);
+bool di_cli_open_parts(const di_options *o, int chunk, bool replay_by_mask, di_parts *parts,
+                       di_error *err);
 
 /* The model's defaults, overridden by what was given. */
 void di_cli_params(const di_options *o, const di_engine *engine, di_request_params *params);

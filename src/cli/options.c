@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/suggest.h"
 
 const di_option di_option_table[DI_NUM_OPTIONS] = {
@@ -39,6 +40,9 @@ void di_option_range(const di_option *option, char out[80]) {
         break;
     case DI_OPTION_SHARE:
         snprintf(out, 80, "above %.10g, up to %.10g", option->low, option->high);
+        break;
+    case DI_OPTION_BYTES:
+        snprintf(out, 80, "bytes, with K, M, G or T behind the number, or 1%% to 100%%");
         break;
     case DI_OPTION_SEED:
         snprintf(out, 80, "0 to 18446744073709551615");
@@ -73,12 +77,38 @@ static bool is_choice(const char *choices, const char *word) {
     return false;
 }
 
+/* "1.5G", "512M", "4096"; or "50%" of what is free now. */
+static bool read_bytes(const char *text, int64_t *bytes) {
+    static const char units[] = "KMGT";
+    char *end;
+    double value = strtod(text, &end);
+    if (!isdigit((unsigned char)text[0]) || strpbrk(text, "xX") || !isfinite(value)) {
+        return false;
+    }
+    const char *unit = *end ? strchr(units, toupper((unsigned char)*end)) : NULL;
+    if (*end == '%') {
+        if (!(value >= 1 && value <= 100)) {
+            return false;
+        }
+        value = value / 100 * (double)di_memory_available();
+        end++;
+    } else if (unit) {
+        value = ldexp(value, 10 * (int)(unit - units + 1));
+        end++;
+    }
+    *bytes = value < 9e18 ? (int64_t)value : 0;
+    return *end == 0 && value < 9e18;
+}
+
 static bool read_number(const di_option *option, const char *text, di_option_value *value) {
     char *end;
     errno = 0;
     /* strto* skip white space and strtoull takes "-1"; a number here begins with one of these. */
     if (!text[0] || (!isdigit((unsigned char)text[0]) && !strchr("-+.", text[0]))) {
         return false;
+    }
+    if (option->type == DI_OPTION_BYTES) {
+        return read_bytes(text, &value->integer);
     }
     if (option->type == DI_OPTION_SEED) {
         value->seed = strtoull(text, &end, 10);

@@ -22,9 +22,10 @@ enum {
     IN_INSPECT = 1 << 5,
     IN_VERSION = 1 << 6,
     IN_HELP = 1 << 7,
+    IN_REPLAY_CHECK = 1 << 8,
 
     IN_ANSWER = IN_RUN | IN_GENERATE,
-    IN_ENGINE = IN_ANSWER | IN_LOGITS,
+    IN_ENGINE = IN_ANSWER | IN_LOGITS | IN_REPLAY_CHECK,
     IN_MODEL = IN_ENGINE | IN_TOKENIZE | IN_DETOKENIZE,
 };
 
@@ -36,6 +37,7 @@ typedef enum di_option_type {
     DI_OPTION_INTEGER, /* low to high */
     DI_OPTION_COUNT,   /* -1, or low to high */
     DI_OPTION_SEED,    /* 0 to 2^64 - 1 */
+    DI_OPTION_BYTES,   /* "4G", "512M", or "50%" of the memory that is free */
     DI_OPTION_REAL,    /* low to high */
     DI_OPTION_SHARE,   /* above low, up to high */
 } di_option_type;
@@ -60,7 +62,7 @@ typedef struct di_option {
 
 extern const di_option di_option_table[DI_NUM_OPTIONS];
 
-/* By type: flag; text (also PATH, CHOICE); integer (also COUNT); seed; real (also SHARE). */
+/* By type: flag; text (also PATH, CHOICE); integer (also COUNT, BYTES); seed; real (also SHARE). */
 typedef struct di_option_value {
     bool given;
     bool flag;

@@ -19,8 +19,39 @@ OPTION(MAX_MODEL_LEN, "max-model-len", 0, INTEGER, 0, 2147483647, "0", "N", true
        "more than that is refused.")
 OPTION(MAX_NUM_BATCHED_TOKENS, "max-num-batched-tokens", 0, INTEGER, 1, 65536, "512", "N", true,
        IN_ANSWER,
-       "Prompt tokens computed at once. More is faster up to a point and takes more memory; the "
+       "Tokens computed in one step. More is faster up to a point and takes more memory; the "
        "results do not depend on it.")
+OPTION(MAX_NUM_SEQS, "max-num-seqs", 0, INTEGER, 1, 4096, "64", "N", true, IN_GENERATE,
+       "Answers computed at once. The results do not depend on it.")
+OPTION(MAX_MIXED_PREFILL_TOKENS, "max-mixed-prefill-tokens", 0, INTEGER, 0, 65536, "0", "N", true,
+       IN_GENERATE,
+       "Prompt tokens in a step in which answers go on: fewer make answers flow more evenly, more "
+       "read prompts sooner; 0 is 256.")
+OPTION(KV_MEMORY, "kv-memory", 0, BYTES, 0, 0, "a quarter of what is free", "BYTES", true,
+       IN_ANSWER, "Memory for the state of sequences, a number such as 4G or 50% of what is free.")
+OPTION(HOST_MEMORY, "host-memory", 0, BYTES, 0, 0, "0", "BYTES", true, IN_GENERATE,
+       "Memory for the state of answers that had to give way to others; 0 computes it again.")
+OPTION(PREFIX_CACHE, "prefix-cache", 0, FLAG, 0, 0, "yes", "", true, IN_ANSWER,
+       "Use what was computed for the beginning of an earlier prompt again. The results do not "
+       "depend on it.")
+OPTION(SYNC, "sync", 0, FLAG, 0, 0, "no", "", true, IN_ANSWER,
+       "Plan a step only when the one before has been read, for finding faults. The results do not "
+       "depend on it.")
+OPTION(BATCH_INVARIANT, "batch-invariant", 0, FLAG, 0, 0, "yes", "", true, IN_ANSWER,
+       "Answers do not depend on what else runs. On the CPU that is always so, whatever stands "
+       "here.")
+OPTION(REPLAY_MODE, "replay-mode", 0, CHOICE, 0, 0, "off", "off|mask|compact", true, IN_ANSWER,
+       "Bounded replay: of long prompts the second half of the model reads the end only. 'compact' "
+       "saves up to half of the work, 'mask' computes the same by brute force; answers differ "
+       "slightly from those of 'off'.")
+OPTION(REPLAY_KEEP_TOKENS, "replay-keep-tokens", 0, INTEGER, 1, 2147483647, "140", "N", true,
+       IN_ANSWER | IN_REPLAY_CHECK,
+       "With --replay-mode: tokens at the end of a prompt that the whole model reads; at least the "
+       "model's window and 6.")
+OPTION(MAX_LOGPROBS, "max-logprobs", 0, INTEGER, 0, 1000, "20", "N", true, IN_GENERATE,
+       "Most log-probabilities beside each token that a request may ask for.")
+OPTION(TRACE, "trace", 0, PATH, 0, 0, "", "FILE", true, IN_ANSWER,
+       "Write what each step did and when to a Chrome trace (chrome://tracing, Perfetto).")
 
 /* run: the conversation */
 OPTION(PROMPT, "prompt", 'p', TEXT, 0, 0, "", "TEXT", false, IN_RUN,
@@ -47,30 +78,46 @@ OPTION(MIN_P, "min-p", 0, REAL, 0, 1, "0", "P", true, IN_ANSWER,
 OPTION(SEED, "seed", 0, SEED, 0, 0, "a random one", "N", true, IN_ANSWER,
        "Seed of the draws: the same seed, prompt and parameters give the same answer.")
 OPTION(MAX_TOKENS, "max-tokens", 'n', INTEGER, 1, 2147483647, "what the context leaves", "N", true,
-       IN_ANSWER, "Most tokens of an answer.")
+       IN_ANSWER | IN_REPLAY_CHECK, "Most tokens of an answer.")
 OPTION(IGNORE_EOS, "ignore-eos", 0, FLAG, 0, 0, "no", "", true, IN_ANSWER,
        "Go on after the end-of-sentence token, to --max-tokens.")
 
+OPTION(REPETITION_PENALTY, "repetition-penalty", 0, REAL, 1e-6, 100, "1", "X", true, IN_ANSWER,
+       "Divide the score of tokens that prompt or answer hold by this; 1 is off.")
+OPTION(PRESENCE_PENALTY, "presence-penalty", 0, REAL, -2, 2, "0", "X", true, IN_ANSWER,
+       "Lower the score of tokens that the answer holds by this; 0 is off.")
+OPTION(FREQUENCY_PENALTY, "frequency-penalty", 0, REAL, -2, 2, "0", "X", true, IN_ANSWER,
+       "The same for each time that the answer holds them; 0 is off.")
+OPTION(PRIORITY, "priority", 0, INTEGER, -1000000, 1000000, "0", "N", true, IN_GENERATE,
+       "Of requests that name none; lower ones go first.")
+
 /* files in and out */
-OPTION(INPUT, "input", 'i', PATH, 0, 0, "-", "FILE", false, IN_GENERATE,
+OPTION(INPUT, "input", 'i', PATH, 0, 0, "-", "FILE", false, IN_GENERATE | IN_REPLAY_CHECK,
        "Requests, one JSON object a line; - is standard input.")
 OPTION(OUTPUT, "output", 'o', PATH, 0, 0, "-", "FILE", false, IN_GENERATE | IN_LOGITS,
        "Where the results go; - is standard output. A file appears under its name only when it is "
        "whole.")
+OPTION(RESUME, "resume", 0, FLAG, 0, 0, "no", "", false, IN_GENERATE,
+       "Go on with the FILE.partial that an interrupted run has left, from the first request that "
+       "it has no answer to. Input and options must be the same.")
 OPTION(IDS, "ids", 0, TEXT, 0, 0, "", "N,N,...", false, IN_LOGITS,
        "Token ids of the prompt, separated by commas.")
-OPTION(CHUNK, "chunk", 0, INTEGER, 1, 65536, "512", "N", true, IN_LOGITS,
+OPTION(CHUNK, "chunk", 0, INTEGER, 1, 65536, "512", "N", true, IN_LOGITS | IN_REPLAY_CHECK,
        "Tokens computed at once. The results do not depend on it.")
 OPTION(PLAIN, "plain", 0, FLAG, 0, 0, "no", "", false, IN_TOKENIZE,
        "Take the text of special tokens as plain text, as in a user's message.")
 OPTION(JSON, "json", 0, FLAG, 0, 0, "no", "", false, IN_INSPECT, "Print one JSON object.")
 OPTION(TENSORS, "tensors", 0, FLAG, 0, 0, "no", "", false, IN_INSPECT, "List every tensor.")
+OPTION(STATE, "state", 0, FLAG, 0, 0, "no", "", false, IN_INSPECT,
+       "Print what is kept of each sequence: kinds, places and bytes.")
 OPTION(CHECK, "check", 0, FLAG, 0, 0, "no", "", false, IN_INSPECT,
        "Read every byte of the weights and look for NaN and infinities.")
 
 /* what is shown */
-OPTION(QUIET, "quiet", 'q', FLAG, 0, 0, "no", "", true, IN_ANSWER | IN_LOGITS,
+OPTION(QUIET, "quiet", 'q', FLAG, 0, 0, "no", "", true, IN_ANSWER | IN_LOGITS | IN_REPLAY_CHECK,
        "No progress bars and no statistics on standard error.")
+OPTION(STATS, "stats", 0, FLAG, 0, 0, "no", "", true, IN_GENERATE,
+       "Show each second what the engine's steps do, and a summary at the end, on standard error.")
 OPTION(MAN, "man", 0, FLAG, 0, 0, "no", "", false, IN_HELP, "Print the manual page (troff).")
 OPTION(BASH, "bash", 0, FLAG, 0, 0, "no", "", false, IN_HELP,
        "Print completion for bash: source <(deepinfer help --bash)")

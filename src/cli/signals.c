@@ -53,6 +53,7 @@ void di_signals_install(void) {
     handle(SIGXFSZ, SIG_IGN);
     handle(SIGBUS, on_bus_error);
     handle(SIGTERM, on_terminate);
+    handle(SIGINT, on_terminate);
 }
 
 void di_signals_catch_interrupt(void) {
