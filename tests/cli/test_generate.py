@@ -1,11 +1,15 @@
 """generate: a file of requests in, a file of answers out."""
 
 import json
+import math
+import signal
+import subprocess
 import sys
+import time
 
 sys.path.insert(0, "tests/support")
-from cli import (DEMO, complains, deepinfer, floats, integers, main, objects, read_safetensors,
-                 succeeds, test)
+from cli import (DEMO, PATIENCE, complains, deepinfer, floats, integers, main, objects,
+                 read_safetensors, start, succeeds, test)
 
 FLAGS = ("-m", DEMO, "--temperature", "0")
 QUESTION = {"messages": [{"role": "user", "content": "Who wrote Dracula?"}]}
@@ -163,6 +167,186 @@ def test_answers_do_not_depend_on_the_other_requests(_):
     together = answers(*requests)
     alone = [answers(r)[0] for r in requests]
     assert [a["token_ids"] for a in together] == [a["token_ids"] for a in alone]
+
+
+# ---- many at once ----
+
+
+def drawn(count, tokens=12):
+    return [{"prompt": f"Chapter {i}. The", "max_tokens": tokens, "temperature": 0.9, "seed": i}
+            for i in range(count)]
+
+
+@test
+def test_order_and_answers_are_the_same_however_many_run_at_once(_):
+    requests = [{**r, "max_tokens": 1 + 7 * i % 20} for i, r in enumerate(drawn(30))]
+    one = answers(*requests, flags=("--max-num-seqs", 1))
+    assert [a["index"] for a in one] == list(range(30))
+    for flags in [("--max-num-seqs", 7), ("--sync",), ("--max-num-batched-tokens", 9,
+                  "--max-num-seqs", 9), ("--no-prefix-cache", "--kv-memory", "16M")]:
+        assert answers(*requests, flags=flags) == one, flags
+
+
+@test
+def test_an_answer_comes_before_the_next_line_is_there(_):
+    """Whoever talks to it line by line through pipes must not wait for ever."""
+    child = start("generate", *FLAGS, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    for index in range(3):
+        child.stdin.write(lines(QUESTION).encode())
+        child.stdin.flush()
+        assert json.loads(child.stdout.readline())["index"] == index
+    child.stdin.close()
+    assert child.wait(timeout=PATIENCE) == 0
+
+
+@test
+def test_a_line_in_pieces_and_without_an_end_is_one_line(_):
+    child = start("generate", *FLAGS, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    text = json.dumps(QUESTION).encode()
+    for piece in (text[:9], text[9:30], text[30:]):
+        child.stdin.write(piece)
+        child.stdin.flush()
+        time.sleep(0.1)
+    child.stdin.close()
+    assert "Bram Stoker" in json.loads(child.stdout.readline())["text"]
+    assert child.wait(timeout=PATIENCE) == 0
+
+
+# ---- what answers hold ----
+
+
+@test
+def test_several_answers_have_an_object_each(_):
+    (answer,) = answers({"prompt": "The ghost", "n": 3, "seed": 5, "temperature": 1.0,
+                         "max_tokens": 6})
+    assert set(answer) == {"index", "outputs", "usage"}, answer
+    outputs = answer["outputs"]
+    assert [o["index"] for o in outputs] == [0, 1, 2]
+    assert len({tuple(o["token_ids"]) for o in outputs}) == 3, outputs
+    assert answer["usage"]["completion_tokens"] == sum(len(o["token_ids"]) for o in outputs)
+    for output in outputs:  # the seed that is told gives the same answer alone
+        (alone,) = answers({"prompt": "The ghost", "seed": output["seed"], "temperature": 1.0,
+                            "max_tokens": 6})
+        assert alone["token_ids"] == output["token_ids"], (alone, output)
+
+
+@test
+def test_logprobs_are_told_and_add_up(_):
+    request = {"prompt": "The ghost of", "max_tokens": 4, "logprobs": 5, "prompt_logprobs": 5}
+    (answer,) = answers(request)
+    assert len(answer["logprobs"]) == len(answer["token_ids"]) == 4
+    for told, token in zip(answer["logprobs"], answer["token_ids"]):
+        assert told["token_id"] == token and len(told["top"]) == 5
+        assert told["top"][0] == {"token_id": token, "logprob": told["logprob"]}  # temperature 0
+        values = [t["logprob"] for t in told["top"]]
+        assert values == sorted(values, reverse=True) and sum(map(math.exp, values)) <= 1.000001
+    assert answer["prompt_logprobs"][0] is None
+    assert len(answer["prompt_logprobs"]) == answer["usage"]["prompt_tokens"]
+
+
+@test
+def test_a_stop_text_ends_the_answer_and_is_told(_):
+    (whole,) = answers(QUESTION)
+    (answer,) = answers({**QUESTION, "stop": ["zzz", " by"]})
+    assert answer["text"] == whole["text"].split(" by")[0], answer
+    assert answer["finish_reason"] == "stop" and answer["stop_reason"] == " by", answer
+    (kept,) = answers({**QUESTION, "stop": " by", "include_stop_str_in_output": True})
+    assert kept["text"] == whole["text"].split(" by")[0] + " by", kept
+
+
+@test
+def test_a_deadline_ends_an_answer_early(_):
+    (answer,) = answers({"prompt": "The", "ignore_eos": True, "deadline": 0.3})
+    assert answer["finish_reason"] == "deadline" and len(answer["token_ids"]) < 4000, answer
+
+
+@test
+def test_what_can_never_fit_is_refused_at_once(_):
+    (answer,) = objects(deepinfer("generate", *FLAGS, "--max-model-len", 100,
+                                  stdin=lines({"prompt": "a", "max_tokens": 99})).out)
+    assert "max_tokens is 99" in answer["error"]["message"], answer
+
+
+# ---- resuming ----
+
+
+@test
+def test_an_interrupted_run_is_resumed_to_the_same_file(folder):
+    source, whole, out = (folder / name for name in ("in.jsonl", "whole.jsonl", "out.jsonl"))
+    partial = folder / "out.jsonl.partial"
+    source.write_text(lines(*drawn(40), "{", *drawn(3)))
+    files = ("-i", source, "--max-num-seqs", 2)
+    assert deepinfer("generate", *FLAGS, *files, "-o", whole).status == 1  # for the bad line
+    child = start("generate", *FLAGS, *files, "-o", out, stderr=subprocess.PIPE)
+    limit = time.monotonic() + PATIENCE
+    while not (partial.exists() and partial.stat().st_size) and time.monotonic() < limit:
+        time.sleep(0.002)
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=PATIENCE)
+    assert child.returncode == 130 and "--resume" in err.decode(), err
+    kept = partial.read_bytes()
+    assert whole.read_bytes().startswith(kept) and kept.endswith(b"\n") and not out.exists()
+    complains(deepinfer("generate", *FLAGS, *files, "-o", out), 1, "out.jsonl.partial", "--resume")
+    partial.write_bytes(kept + whole.read_bytes()[len(kept):][:9])  # a torn line behind them
+    assert deepinfer("generate", *FLAGS, *files, "-o", out, "--resume").status == 1
+    assert out.read_bytes() == whole.read_bytes() and not partial.exists()
+    again = succeeds(deepinfer("generate", *FLAGS, *files, "-o", out, "--resume"))
+    assert "nothing to resume" in again.err and out.read_bytes() == whole.read_bytes()
+
+
+@test
+def test_a_partial_file_of_something_else_is_not_resumed(folder):
+    (folder / "out.partial").write_text('{"index": 1}\n')
+    result = deepinfer("generate", *FLAGS, "-o", folder / "out", "--resume", stdin=lines(QUESTION))
+    complains(result, 1, "out.partial line 1", "index 0")
+    assert (folder / "out.partial").read_text() == '{"index": 1}\n'
+    complains(deepinfer("generate", *FLAGS, "--resume"), 1, "--resume needs --output")
+
+
+@test
+def test_a_file_that_another_run_writes_is_refused(folder):
+    out = folder / "out"
+    first = start("generate", *FLAGS, "-o", out, stdin=subprocess.PIPE)
+    limit = time.monotonic() + PATIENCE
+    while not (folder / "out.partial").exists() and time.monotonic() < limit:
+        time.sleep(0.002)
+    time.sleep(0.2)
+    complains(deepinfer("generate", *FLAGS, "-o", out, "--resume"), 1, "another process")
+    first.communicate(timeout=PATIENCE)
+    assert first.returncode == 0 and out.exists()
+
+
+# ---- watching ----
+
+
+@test
+def test_statistics_count_what_was_done(_):
+    result = generate(*drawn(6), flags=("--stats",))
+    tokens = sum(a["usage"]["completion_tokens"] for a in objects(result.out))
+    assert f"{tokens} of answers" in result.err and "6 finished" in result.err, result
+    assert "batch invariance: always" in result.err and "us per step median" in result.err, result
+
+
+@test
+def test_a_trace_is_whole_json_with_every_step(folder):
+    generate(*drawn(3), flags=("--trace", folder / "trace.json"))
+    trace = json.loads((folder / "trace.json").read_text())
+    events = trace["traceEvents"]
+    assert {e["name"] for e in events} >= {"forward", "sample", "host"}, events[:3]
+    assert all(e["dur"] >= 0 and e["args"]["sequences"] >= 1 for e in events)
+
+
+@test
+def test_engine_options_are_checked_with_their_range(_):
+    for flag, value, allowed in [("--max-num-seqs", "0", "1 to 4096"),
+                                 ("--kv-memory", "lots", "K, M, G"), ("--kv-memory", "0x10", "K, M"),
+                                 ("--kv-memory", "101%", "100%"), ("--kv-memory", "4Q", "K, M"),
+                                 ("--replay-mode", "some", "mask"), ("--max-logprobs", "1001",
+                                                                     "0 to 1000")]:
+        complains(deepinfer("generate", *FLAGS, flag, value), 2, flag, value, allowed)
+    complains(deepinfer("generate", *FLAGS, "--kv-memory", "1K"), 1, "kv_memory", "at least")
+    complains(deepinfer("generate", *FLAGS, "--replay-mode", "compact", "--replay-keep-tokens", 9),
+              1, "replay_keep_tokens is 9")
 
 
 main()

@@ -6,7 +6,7 @@ import sys
 sys.path.insert(0, "tests/support")
 from cli import DEMO, PROGRAM, complains, deepinfer, main, succeeds, test
 
-COMMANDS = ["run", "generate", "logits", "tokenize", "detokenize", "inspect", "version", "help"]
+COMMANDS = ["run", "generate", "logits", "replay-check", "tokenize", "detokenize", "inspect", "version", "help"]
 
 
 @test
