@@ -27,7 +27,7 @@ struct di_device {
     bool closing, started;
 };
 
-/* ---- work ------------------------------------------------------------------------------------*/
+/* ---- work -------------------------------------------------------------------------------------*/
 
 bool di_work_create(di_work *w, const di_sched_options *o, int max_logprobs, int max_drafts,
                     di_error *err) {
@@ -67,8 +67,7 @@ void di_work_destroy(di_work *w) {
     *w = (di_work){0};
 }
 
-/* ---- what the thread does
- * ----------------------------------------------------------------------*/
+/* ---- what the thread does ---------------------------------------------------------------------*/
 
 /* Moves out, copies, moves in: the order that di_plan demands. */
 static void move_state(di_device *d, di_work *w) {
@@ -324,8 +323,7 @@ static void *run(void *arg) {
     return NULL;
 }
 
-/* ---- the step thread's side
- * --------------------------------------------------------------------*/
+/* ---- the step thread's side -------------------------------------------------------------------*/
 
 void di_device_submit(di_device *d, di_work *w) {
     w->done = false;

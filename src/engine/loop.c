@@ -12,8 +12,7 @@
 #include "engine/request.h"
 #include "engine/trace.h"
 
-/* ---- ending
- * ------------------------------------------------------------------------------------*/
+/* ---- ending -----------------------------------------------------------------------------------*/
 
 static bool ended_by(const di_request *r, di_finish_reason reason) {
     for (int i = 0; i < r->n; i++) {
@@ -92,8 +91,7 @@ static void end_request(di_engine *e, di_request *r, di_finish_reason reason,
     }
 }
 
-/* ---- taking in
- * ---------------------------------------------------------------------------------*/
+/* ---- taking in --------------------------------------------------------------------------------*/
 
 static void expect_deadline(di_engine *e, double deadline) {
     if (deadline > 0 && (e->next_deadline == 0 || deadline < e->next_deadline)) {
@@ -161,8 +159,7 @@ static void check_deadlines(di_engine *e) {
     }
 }
 
-/* ---- planning
- * ----------------------------------------------------------------------------------*/
+/* ---- planning ---------------------------------------------------------------------------------*/
 
 static void fill_part(di_work *w, int i, int32_t *to) {
     const di_plan_row *row = &w->plan.rows[i];
@@ -259,8 +256,7 @@ static di_work *plan_next(di_engine *e) {
     return w;
 }
 
-/* ---- results
- * -----------------------------------------------------------------------------------*/
+/* ---- results ----------------------------------------------------------------------------------*/
 
 static bool ends_at(const di_choice *c, int32_t token) {
     const di_sample_params *p = c->request->params;
@@ -359,8 +355,7 @@ static void read_results(di_engine *e, di_work *w) {
     learn_costs(e, w);
 }
 
-/* ---- the loop
- * ----------------------------------------------------------------------------------*/
+/* ---- the loop ---------------------------------------------------------------------------------*/
 
 /* No request is there: until somebody calls. */
 static void sleep_until_called(di_engine *e) {

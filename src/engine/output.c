@@ -29,8 +29,7 @@ typedef struct output {
     di_token_info infos[];
 } output;
 
-/* ---- the step thread's side
- * --------------------------------------------------------------------*/
+/* ---- the step thread's side -------------------------------------------------------------------*/
 
 /* The reader must not look at what the step thread may be writing: the job, `started`. */
 static void make_ready(di_choice *c) {
@@ -126,8 +125,7 @@ void di_choice_finish(di_choice *c, di_finish_reason reason, const di_error *err
     pthread_mutex_unlock(&q->lock);
 }
 
-/* ---- outputs
- * -----------------------------------------------------------------------------------*/
+/* ---- outputs ----------------------------------------------------------------------------------*/
 
 static size_t count_tops(const di_scored *list, size_t n) {
     size_t tops = 0;
@@ -255,8 +253,7 @@ void di_output_free(di_output *out) {
     di_free(out); /* the first member of an output */
 }
 
-/* ---- queues
- * ------------------------------------------------------------------------------------*/
+/* ---- queues -----------------------------------------------------------------------------------*/
 
 di_queue *di_queue_create(di_engine *engine, di_error *err) {
     di_queue *q = di_calloc(1, sizeof *q);

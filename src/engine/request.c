@@ -11,8 +11,7 @@
 #include "engine/prompt.h"
 #include "sample/philox.h"
 
-/* ---- numbers
- * -----------------------------------------------------------------------------------*/
+/* ---- numbers ----------------------------------------------------------------------------------*/
 
 /* Beyond di_params_read: what this engine can do. */
 static bool check_numbers(const di_engine *e, const di_request_params *p, di_error *err) {
@@ -60,8 +59,7 @@ static bool random_seed(uint64_t *seed, di_error *err) {
            di_fail_errno(err, "no random seed from the system");
 }
 
-/* ---- lists
- * -------------------------------------------------------------------------------------*/
+/* ---- lists ------------------------------------------------------------------------------------*/
 
 /* Token sequences that spell a word, at the start of a text and behind a space. */
 typedef struct word_list {
@@ -174,8 +172,7 @@ static bool read_params(const di_engine *e, const di_request_params *p, di_sampl
     return ok;
 }
 
-/* ---- the request
- * -------------------------------------------------------------------------------*/
+/* ---- the request ------------------------------------------------------------------------------*/
 
 static di_hash salt_of(const di_engine *e, const char *salt) {
     di_hash h = di_hash_text(salt ? salt : "", salt ? strlen(salt) : 0);

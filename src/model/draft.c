@@ -6,8 +6,7 @@
 
 #include "model/graph.h"
 
-/* ---- context
- * -----------------------------------------------------------------------------------*/
+/* ---- context ----------------------------------------------------------------------------------*/
 
 void di_draft_context(di_model *m, const di_pass *pass) {
     const di_ops *ops = m->be->ops;
@@ -24,8 +23,7 @@ void di_draft_context(di_model *m, const di_pass *pass) {
     }
 }
 
-/* ---- the round
- * ---------------------------------------------------------------------------------*/
+/* ---- the round --------------------------------------------------------------------------------*/
 
 static bool parts_ok(const di_model *m, const di_draft_rows *parts, int n, di_error *err) {
     const di_config *c = m->c;

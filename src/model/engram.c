@@ -6,7 +6,7 @@
  * 128/64) and Lemire's bounded draw. */
 #include "model/engram.h"
 
-/* ---- NumPy's generator -----------------------------------------------------------------------*/
+/* ---- NumPy's generator ------------------------------------------------------------------------*/
 
 typedef unsigned __int128 u128;
 
@@ -84,7 +84,7 @@ void di_numpy_integers(uint64_t seed, uint64_t bound, int count, uint64_t *out) 
     }
 }
 
-/* ---- hashing ---------------------------------------------------------------------------------*/
+/* ---- hashing ----------------------------------------------------------------------------------*/
 
 void di_engram_hasher_init(di_engram_hasher *h, const di_config *c, const int32_t *token_map) {
     *h = (di_engram_hasher){

@@ -8,7 +8,7 @@
 #include "model/graph.h"
 #include "model/rope.h"
 
-/* ---- memory ----------------------------------------------------------------------------------*/
+/* ---- memory -----------------------------------------------------------------------------------*/
 
 /* The next part of one device buffer; with base NULL only the size grows. */
 static void *place(char *base, size_t *end, size_t rows, size_t row_bytes) {
@@ -218,7 +218,7 @@ void di_model_observe(di_model *m, di_observer observer, void *user) {
     m->observer_user = user;
 }
 
-/* ---- the call --------------------------------------------------------------------------------*/
+/* ---- the call ---------------------------------------------------------------------------------*/
 
 static int64_t kept_from(const di_model_rows *p) {
     return p->replay_from > p->pos0 ? p->replay_from : p->pos0;

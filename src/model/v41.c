@@ -10,7 +10,7 @@ static void observe(di_model *m, const char *name, int layer, void *data, size_t
     }
 }
 
-/* ---- what depends on positions ---------------------------------------------------------------*/
+/* ---- what depends on positions ----------------------------------------------------------------*/
 
 /* Entries that close within this pass: every group whose last token is one of its rows. */
 static int closing_entries(const di_pass *pass, int ratio, di_entry *out) {
@@ -41,7 +41,7 @@ void di_graph_begin(di_model *m, di_pass *pass) {
     }
 }
 
-/* ---- attention -------------------------------------------------------------------------------*/
+/* ---- attention --------------------------------------------------------------------------------*/
 
 /* A FULL layer's new compressed entries and index keys, from the attention input x. The index key
  * comes from the latent before its rotation. */
@@ -169,7 +169,7 @@ static void draft_attention(di_model *m, const di_pass *pass, int stage) {
     project_output(m, pass, w, a->rope[0]);
 }
 
-/* ---- experts ---------------------------------------------------------------------------------*/
+/* ---- experts ----------------------------------------------------------------------------------*/
 
 /* x -> y; `image`: rows of image spans choose by the other bias. */
 static void experts(di_model *m, const di_pass *pass, const di_moe_weights *w, int top,
@@ -186,7 +186,7 @@ static void experts(di_model *m, const di_pass *pass, const di_moe_weights *w, i
              &w->shared, c->swiglu_limit, a->y);
 }
 
-/* ---- layers ----------------------------------------------------------------------------------*/
+/* ---- layers -----------------------------------------------------------------------------------*/
 
 /* The attention input: collapse with the mix of the sub-block before, and norm. */
 static void collapse(di_model *m, const di_pass *pass, const float *pre, const di_tensor *norm) {
@@ -327,7 +327,7 @@ void di_graph_run(di_model *m, bool replay) {
     }
 }
 
-/* ---- head ------------------------------------------------------------------------------------*/
+/* ---- head -------------------------------------------------------------------------------------*/
 
 void di_graph_head(di_model *m, int n) {
     const di_ops *ops = m->be->ops;

@@ -27,12 +27,15 @@
  *
  * Growing state (latents and index keys of every kv source) lies in blocks of block_tokens tokens;
  * one block number serves all sources. Fixed-size state (window rings, open groups) lies in one
- * slot per sequence. Record encodings (bytes): window  head_dim E4M3 codes, then head_dim / 32 E8M0
- * scales latent  head_dim / 2 E2M1 pairs (even dim in the low nibble), then head_dim / 16 E4M3
- * scales key     index_head_dim / 2 E2M1 pairs, then index_head_dim / 32 E8M0 scales group head_dim
- * f32 of k, then head_dim f32 of g Row e of a source with ratio r: block table[e / (block_tokens /
- * r)], row e % (block_tokens / r). Window row of position p: ring row p % ring_rows. Open-group row
- * of position p: p % group_rows. */
+ * slot per sequence. Record encodings (bytes):
+ *
+ *   - window: head_dim E4M3 codes, then head_dim / 32 E8M0 scales;
+ *   - latent: head_dim / 2 E2M1 pairs (even dim in the low nibble), then head_dim / 16 E4M3 scales;
+ *   - key: index_head_dim / 2 E2M1 pairs, then index_head_dim / 32 E8M0 scales;
+ *   - group: head_dim f32 of k, then head_dim f32 of g.
+ *
+ * Row e of a source with ratio r: block table[e / (block_tokens / r)], row e % (block_tokens / r).
+ * Window row of position p: ring row p % ring_rows; open-group row of it: p % group_rows. */
 typedef struct di_state_layout {
     int block_tokens, ring_rows, group_rows;
     size_t window_bytes, latent_bytes, key_bytes, group_bytes; /* of one record */
@@ -79,8 +82,7 @@ typedef struct di_entry {
     int64_t entry; /* number within its sequence; its position is entry * ratio */
 } di_entry;
 
-/* ---- the table
- * ---------------------------------------------------------------------------------*/
+/* ---- the table --------------------------------------------------------------------------------*/
 
 typedef struct di_backend di_backend;
 

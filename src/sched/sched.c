@@ -21,7 +21,7 @@ struct di_sched {
     uint64_t preemptions, recomputed, swapped;
 };
 
-/* ---- making and ending -----------------------------------------------------------------------*/
+/* ---- making and ending ------------------------------------------------------------------------*/
 
 di_sched *di_sched_create(const di_sched_options *o, di_cache *cache, di_error *err) {
     if (o->max_num_seqs < 1 || o->max_num_batched_tokens < o->max_num_seqs ||
@@ -202,7 +202,7 @@ void di_sched_result(di_sched *s, const di_plan_row *row, int emitted) {
     }
 }
 
-/* ---- preemption ------------------------------------------------------------------------------*/
+/* ---- preemption -------------------------------------------------------------------------------*/
 
 /* Takes the job's row out of the plan again. */
 static void unplan(di_plan *plan, di_job *job) {
@@ -310,7 +310,7 @@ static bool extend(di_sched *s, const di_sched_costs *costs, di_plan *plan, di_j
     return true;
 }
 
-/* ---- rows ------------------------------------------------------------------------------------*/
+/* ---- rows -------------------------------------------------------------------------------------*/
 
 /* Snapshots are taken between steps, so rows must end where one is wanted. */
 static int64_t next_border(const di_sched *s, const di_job *job) {
@@ -399,7 +399,7 @@ static bool full(const di_job *job) {
     return di_job_target(job) >= job->max_len && job->in_flight > 0;
 }
 
-/* ---- decoding --------------------------------------------------------------------------------*/
+/* ---- decoding ---------------------------------------------------------------------------------*/
 
 static bool decoding(const di_job *job) {
     return di_job_decodes(job) && di_job_need(job) <= 1;
@@ -432,7 +432,7 @@ static void plan_decodes(di_sched *s, const di_sched_costs *costs, di_plan *plan
     }
 }
 
-/* ---- admission -------------------------------------------------------------------------------*/
+/* ---- admission --------------------------------------------------------------------------------*/
 
 /* Blocks that running jobs will still need for the tokens they have. */
 static int64_t promised(const di_sched *s) {
@@ -535,7 +535,7 @@ static int plan_admissions(di_sched *s, const di_sched_costs *costs, di_plan *pl
     return budget;
 }
 
-/* ---- prompts under way -----------------------------------------------------------------------*/
+/* ---- prompts under way ------------------------------------------------------------------------*/
 
 /* Somebody of better priority waits. */
 static bool outranked(const di_sched *s, const di_job *job) {
@@ -579,7 +579,7 @@ static void top_up(di_sched *s, const di_sched_costs *costs, di_plan *plan, int 
     }
 }
 
-/* ---- the step --------------------------------------------------------------------------------*/
+/* ---- the step ---------------------------------------------------------------------------------*/
 
 static void finish_plan(di_sched *s, di_plan *plan) {
     plan->num_copies = di_cache_take_copies(s->cache, plan->copies, plan->max_copies);
@@ -618,7 +618,7 @@ bool di_sched_plan(di_sched *s, const di_sched_costs *costs, di_plan *plan) {
     return plan->num_rows > 0 || plan->num_moves > 0 || plan->num_copies > 0;
 }
 
-/* ---- looking in ------------------------------------------------------------------------------*/
+/* ---- looking in -------------------------------------------------------------------------------*/
 
 void di_sched_get_stats(const di_sched *s, di_sched_stats *stats) {
     *stats = (di_sched_stats){

@@ -6,7 +6,7 @@
 #include "base/formats.h"
 #include "support/cmocka.h"
 
-/* ---- codes -----------------------------------------------------------------------------------*/
+/* ---- codes ------------------------------------------------------------------------------------*/
 
 /* From sign, exponent and mantissa fields. */
 static double e4m3_by_fields(int code) {
@@ -38,7 +38,7 @@ static void test_every_code_decodes_to_its_fields(void **state) {
     assert_true(di_e2m1_to_f32(7) == 6 && signbit(di_e2m1_to_f32(8)));
 }
 
-/* ---- conversions -----------------------------------------------------------------------------*/
+/* ---- conversions ------------------------------------------------------------------------------*/
 
 typedef double by_fields(int code);
 
@@ -131,7 +131,7 @@ static void test_pow2_ceil_is_the_smallest_power_not_below(void **state) {
     }
 }
 
-/* ---- quantisers ------------------------------------------------------------------------------*/
+/* ---- quantisers -------------------------------------------------------------------------------*/
 
 /* Multiplying by the rounded 1/448 and 1/6 gives the scale that dividing gives, for every BF16. */
 static void test_scales_are_those_of_the_division_for_every_amax(void **state) {

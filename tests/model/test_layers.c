@@ -141,7 +141,7 @@ static void observe_masked(void *user, const char *name, int layer, void *data, 
     }
 }
 
-/* ---- state -----------------------------------------------------------------------------------*/
+/* ---- state ------------------------------------------------------------------------------------*/
 
 static float e2m1_at(const uint8_t *codes, int j) {
     return di_e2m1_to_f32(j % 2 ? codes[j / 2] >> 4 : codes[j / 2]);
@@ -206,7 +206,7 @@ static void compare_state(trace *t, const di_seq *seq) {
     assert_int_equal(wrong, 0);
 }
 
-/* ---- runs ------------------------------------------------------------------------------------*/
+/* ---- runs -------------------------------------------------------------------------------------*/
 
 static double calls(trace *t, int chunk) {
     di_error err = {0};

@@ -8,7 +8,7 @@
 #include "support/mirror.h"
 #include "support/op_cases.h"
 
-/* ---- rows ------------------------------------------------------------------------------------*/
+/* ---- rows -------------------------------------------------------------------------------------*/
 
 static void embed_and_gather(di_backend *be, arrays *a, results *r) {
     const int n = 5, hc = 3, d = 33;
@@ -61,7 +61,7 @@ static void rotations(di_backend *be, arrays *a, results *r) {
     }
 }
 
-/* ---- hyper-connections -----------------------------------------------------------------------*/
+/* ---- hyper-connections ------------------------------------------------------------------------*/
 
 static void hyper_connections(di_backend *be, arrays *a, results *r) {
     static const int dims[] = {1, 7, 16, 129, 320};
@@ -91,7 +91,7 @@ static void hyper_connections(di_backend *be, arrays *a, results *r) {
     }
 }
 
-/* ---- products --------------------------------------------------------------------------------*/
+/* ---- products ---------------------------------------------------------------------------------*/
 
 static void products(di_backend *be, arrays *a, results *r) {
     static const int shapes[][3] = {/* rows of x, rows of w, k */
@@ -154,7 +154,7 @@ static void grouped_products(di_backend *be, arrays *a, results *r) {
     }
 }
 
-/* ---- experts ---------------------------------------------------------------------------------*/
+/* ---- experts ----------------------------------------------------------------------------------*/
 
 static void routing(di_backend *be, arrays *a, results *r) {
     static const int counts[][2] = {{1, 1}, {3, 2}, {8, 8}, {128, 3}, {384, 6}};
@@ -250,7 +250,7 @@ static void ngrams(di_backend *be, arrays *a, results *r) {
     add_part(r, PART_BF16, h, (size_t)(n * hc * d), one_step);
 }
 
-/* ---- tests -----------------------------------------------------------------------------------*/
+/* ---- tests ------------------------------------------------------------------------------------*/
 
 static void test_rows_are_gathered_and_embedded_as_by_the_oracle(void **state) {
     (void)state;

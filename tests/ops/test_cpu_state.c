@@ -10,7 +10,7 @@
 /* A probability next to a BF16 tie may round the other way: 2^-9 of one term. */
 static const part attention_steps = {.ulp = 1, .small = 0x1p-10f, .one_in = 10};
 
-/* ---- state -----------------------------------------------------------------------------------*/
+/* ---- state ------------------------------------------------------------------------------------*/
 
 /* Two sequences with everything that reads and writes their state, in steps of the given sizes. */
 typedef struct scene {
@@ -260,7 +260,7 @@ static void drafts(di_backend *be, arrays *a, results *r) {
     }
 }
 
-/* ---- tests -----------------------------------------------------------------------------------*/
+/* ---- tests ------------------------------------------------------------------------------------*/
 
 static void test_state_attention_and_selection_agree_with_the_oracle(void **state) {
     (void)state;

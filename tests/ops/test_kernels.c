@@ -34,7 +34,7 @@ static void expect_same(float got, float want, const char *who, uint32_t x) {
     }
 }
 
-/* ---- quantisers ------------------------------------------------------------------------------*/
+/* ---- quantisers -------------------------------------------------------------------------------*/
 
 typedef float round_trip(float x, float amax);
 
@@ -123,7 +123,7 @@ static void test_widening_gives_lane_order_and_zeros_behind(void **state) {
     for_each_table(check_widen);
 }
 
-/* ---- records ---------------------------------------------------------------------------------*/
+/* ---- records ----------------------------------------------------------------------------------*/
 
 /* Every code under every scale byte. */
 static void check_window_rows(const di_cpu_kernels *k) {
@@ -174,7 +174,7 @@ static void test_records_decode_to_code_times_scale(void **state) {
     for_each_table(check_fp4_rows);
 }
 
-/* ---- sums ------------------------------------------------------------------------------------*/
+/* ---- sums -------------------------------------------------------------------------------------*/
 
 /* The written order: lane i of 16 takes values 32b + 2i and 32b + 2i + 1, b ascending; then lanes
  * 8 apart are added, 4 apart, 2 apart, 1 apart. */
@@ -333,7 +333,7 @@ static void test_values_are_added_in_slot_order(void **state) {
     for_each_table(check_values);
 }
 
-/* ---- functions -------------------------------------------------------------------------------*/
+/* ---- functions --------------------------------------------------------------------------------*/
 
 /* Distance in units of the last place of the f32 nearest to the true value. */
 static double ulps(float got, double want) {
@@ -399,7 +399,7 @@ static void test_softmax_blocks_follow_the_written_order(void **state) {
     for_each_table(check_softmax);
 }
 
-/* ---- selection -------------------------------------------------------------------------------*/
+/* ---- selection --------------------------------------------------------------------------------*/
 
 static void test_selection_takes_the_best_and_the_lower_of_equals(void **state) {
     (void)state;
@@ -433,7 +433,7 @@ static void test_selection_takes_the_best_and_the_lower_of_equals(void **state) 
     }
 }
 
-/* ---- features --------------------------------------------------------------------------------*/
+/* ---- features ---------------------------------------------------------------------------------*/
 
 static void test_feature_list_names_what_is_there_and_is_cut_to_fit(void **state) {
     (void)state;

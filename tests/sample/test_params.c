@@ -284,8 +284,7 @@ static void test_history_ends_with_its_last_tokens(void **state) {
     di_sample_history_destroy(&h);
 }
 
-/* ---- short memory (builds with fault injection)
- * ------------------------------------------------*/
+/* ---- short memory (builds with fault injection) -----------------------------------------------*/
 
 static bool make_everything(di_error *err) {
     int32_t word[] = {1, 2}, prompt[200];

@@ -182,7 +182,7 @@ static void test_bad_rows_are_errors(void **state) {
     assert_null(di_sample_scratch_create(DI_SAMPLER_MAX_VOCAB + 1, &err));
 }
 
-/* ---- the same rules by sorting, for rows small enough ---- */
+/* ---- the same rules by sorting, for rows small enough ---- ------------------------------------*/
 typedef struct item {
     float x;
     int id;

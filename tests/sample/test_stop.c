@@ -26,8 +26,7 @@ static void check_text(const di_buffer *out, const char *wanted) {
     }
 }
 
-/* ---- a field case: the stop string arrives in four tokens
- * ---------------------------------------*/
+/* ---- a field case: the stop string arrives in four tokens -------------------------------------*/
 
 static void test_no_part_of_a_stop_string_is_streamed(void **state) {
     (void)state;
@@ -57,8 +56,7 @@ static void test_no_part_of_a_stop_string_is_streamed(void **state) {
     di_stop_set_destroy(set);
 }
 
-/* ---- against a search of the whole text
- * --------------------------------------------------------*/
+/* ---- against a search of the whole text -------------------------------------------------------*/
 
 /* The text up to the first stop string to complete, the longest of those that end there. */
 static size_t plain_end(const char *text, const char *const *stops, size_t count, bool include,
@@ -180,8 +178,7 @@ static void test_random_texts_of_two_letters_equal_a_plain_search(void **state) 
     }
 }
 
-/* ---- the rest of the interface
- * -----------------------------------------------------------------*/
+/* ---- the rest of the interface ----------------------------------------------------------------*/
 
 static void test_text_before_min_tokens_passes(void **state) {
     (void)state;

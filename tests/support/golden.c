@@ -30,7 +30,7 @@ const char *testdata_path(const char *format, ...) {
     return path;
 }
 
-/* ---- cases -----------------------------------------------------------------------------------*/
+/* ---- cases ------------------------------------------------------------------------------------*/
 
 void case_open(golden_case *g, const char *path) {
     di_error err;
@@ -76,7 +76,7 @@ int64_t elements_from(const di_tensor *t, int from) {
     return n;
 }
 
-/* ---- models ----------------------------------------------------------------------------------*/
+/* ---- models -----------------------------------------------------------------------------------*/
 
 /* From the folder's tokenizer, or the made-up one of checkpoints that have none. */
 static int32_t *token_map(const di_config *c, const char *folder) {
@@ -169,7 +169,7 @@ void fixture_forward(fixture *f, di_seq *seq, const int32_t *tokens, int n, int 
     }
 }
 
-/* ---- latents ---------------------------------------------------------------------------------*/
+/* ---- latents ----------------------------------------------------------------------------------*/
 
 static uint8_t code_at(const uint8_t *codes, int j) {
     return j % 2 ? codes[j / 2] >> 4 : codes[j / 2] & 15;
@@ -207,7 +207,7 @@ void observe_latents(void *user, const char *name, int layer, void *data, size_t
     }
 }
 
-/* ---- comparing -------------------------------------------------------------------------------*/
+/* ---- comparing --------------------------------------------------------------------------------*/
 
 void tally_f32(tally *t, const float *found, const float *wanted, int64_t n) {
     for (int64_t i = 0; i < n; i++) {

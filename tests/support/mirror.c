@@ -30,7 +30,7 @@ static mirror *of(di_backend *be) {
     return (mirror *)be;
 }
 
-/* ---- bringing over and back ------------------------------------------------------------------*/
+/* ---- bringing over and back -------------------------------------------------------------------*/
 
 static void *bring(mirror *m, const void *host, size_t bytes, bool back) {
     assert_true(m->n < MAX_ARRAYS);
@@ -96,7 +96,7 @@ static di_step bring_step(mirror *m, const di_step *step) {
     return s;
 }
 
-/* ---- buffers ---------------------------------------------------------------------------------*/
+/* ---- buffers ----------------------------------------------------------------------------------*/
 
 static void *mirror_alloc(di_backend *be, size_t bytes) {
     (void)be;
@@ -131,7 +131,7 @@ static void mirror_destroy(di_backend *be) {
     di_free(be);
 }
 
-/* ---- ops -------------------------------------------------------------------------------------*/
+/* ---- ops --------------------------------------------------------------------------------------*/
 
 #define INNER(op, ...) m->inner->ops->op(m->inner, __VA_ARGS__), finish(m)
 

@@ -10,7 +10,7 @@
 
 enum { BUFFER_ALIGNMENT = 256, MAX_THREADS = 1024 };
 
-/* ---- buffers ---------------------------------------------------------------------------------*/
+/* ---- buffers ----------------------------------------------------------------------------------*/
 
 /* In front of each buffer, at its own alignment, stands the address that was allocated. */
 static void *buffer_alloc(di_backend *be, size_t bytes) {
@@ -129,7 +129,7 @@ static const di_ops cpu_ops = {
     .engram = di_cpu_engram,
 };
 
-/* ---- choice ----------------------------------------------------------------------------------*/
+/* ---- choice -----------------------------------------------------------------------------------*/
 
 const char *di_cpu_isa_name(di_cpu_isa isa) {
     static const char *const names[] = {"auto", "plain", "avx2", "avx512"};

@@ -57,7 +57,7 @@ static inline size_t di_cpu_row_floats(int k) {
     return ((size_t)k + 31) / 32 * 32 + 16;
 }
 
-/* ---- matrix products (linear.c) --------------------------------------------------------------*/
+/* ---- matrix products (linear.c) ---------------------------------------------------------------*/
 
 /* y rows of one product: [rows of w] f32 or bf16 values (the other pointer NULL), ld apart; the row
  * of a[i] is y row index[i], or i when index is NULL. */
@@ -84,7 +84,7 @@ void di_cpu_run(di_cpu *cpu, di_cpu_job *jobs, int num_jobs);
 bool di_cpu_activations(di_cpu *cpu, const di_bf16 *x, size_t ldx, int n, int k, bool quantise,
                         float **a, const float ***rows);
 
-/* ---- selection (select.c) --------------------------------------------------------------------*/
+/* ---- selection (select.c) ---------------------------------------------------------------------*/
 
 /* Order of f32 scores as integers: a larger key is a better score, +0 and -0 are equal; 0 for what
  * may never be chosen (infinities, NaN). */
@@ -94,7 +94,7 @@ uint32_t di_cpu_score_key(float score);
  * never chosen. */
 void di_cpu_select(const uint32_t *keys, int64_t n, int k, int32_t *chosen);
 
-/* ---- ops -------------------------------------------------------------------------------------*/
+/* ---- ops --------------------------------------------------------------------------------------*/
 
 void di_cpu_embed(di_backend *be, const int32_t *tokens, int n, const di_tensor *table, int hc,
                   di_bf16 *h, float *pre);

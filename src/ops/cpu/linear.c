@@ -23,7 +23,7 @@ di_cpu_matrix di_cpu_matrix_of(const di_tensor *w) {
     };
 }
 
-/* ---- tasks -----------------------------------------------------------------------------------*/
+/* ---- tasks ------------------------------------------------------------------------------------*/
 
 static int64_t parts(int64_t n, int64_t size) {
     return (n + size - 1) / size;
@@ -131,7 +131,7 @@ bool di_cpu_activations(di_cpu *cpu, const di_bf16 *x, size_t ldx, int n, int k,
     return true;
 }
 
-/* ---- ops -------------------------------------------------------------------------------------*/
+/* ---- ops --------------------------------------------------------------------------------------*/
 
 /* Rows of y lie ldy apart. */
 static void linear(di_cpu *cpu, const di_bf16 *x, int n, const di_tensor *w, float *yf, di_bf16 *yb,

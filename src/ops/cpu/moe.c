@@ -7,7 +7,7 @@
 #include "ops/cpu/fmath.h"
 #include "ops/cpu/internal.h"
 
-/* ---- router ----------------------------------------------------------------------------------*/
+/* ---- router -----------------------------------------------------------------------------------*/
 
 /* Is expert a chosen before expert b? Finite scores first, then larger, then the lower number. */
 static bool before(const float *value, int a, int b) {
@@ -96,7 +96,7 @@ void di_cpu_route(di_backend *be, const di_bf16 *x, int n, const di_tensor *gate
     }
 }
 
-/* ---- experts ---------------------------------------------------------------------------------*/
+/* ---- experts ----------------------------------------------------------------------------------*/
 
 enum { MOE_BATCH = 512 }; /* tokens whose intermediate rows are in scratch memory at a time */
 

@@ -6,7 +6,7 @@
 #include "ops/cpu/fmath.h"
 #include "ops/cpu/internal.h"
 
-/* ---- window ----------------------------------------------------------------------------------*/
+/* ---- window -----------------------------------------------------------------------------------*/
 
 /* Largest magnitude of n values; NaNs do not count. */
 static float largest(const di_bf16 *x, int n) {
@@ -58,7 +58,7 @@ void di_cpu_window_store(di_backend *be, const di_step *step, int layer, const u
     }
 }
 
-/* ---- compressor ------------------------------------------------------------------------------*/
+/* ---- compressor -------------------------------------------------------------------------------*/
 
 /* Where k and g of one token of a group lie: in this step's rows or in the open-group ring. */
 typedef struct group_token {
@@ -138,7 +138,7 @@ void di_cpu_compress(di_backend *be, const di_step *step, int layer, int ratio, 
     }
 }
 
-/* ---- entries ---------------------------------------------------------------------------------*/
+/* ---- entries ----------------------------------------------------------------------------------*/
 
 /* Q4K as DeepSeek's production engine computes it: x * (1 / s), the reciprocal rounded to f32. */
 static void latent_record(const di_bf16 *x, int dim, uint8_t *record) {

@@ -8,7 +8,7 @@
 #include "base/alloc.h"
 #include "ops/ref/internal.h"
 
-/* ---- buffers ---------------------------------------------------------------------------------*/
+/* ---- buffers ----------------------------------------------------------------------------------*/
 
 static void *ref_alloc(di_backend *be, size_t bytes) {
     (void)be;
@@ -46,7 +46,7 @@ void *di_ref_scratch(di_backend *be, size_t count, size_t size) {
     return p;
 }
 
-/* ---- matrix products -------------------------------------------------------------------------*/
+/* ---- matrix products --------------------------------------------------------------------------*/
 
 float di_ref_weight(const di_tensor *w, int64_t i, int64_t j) {
     int64_t at = i * w->shape[1] + j;
@@ -155,7 +155,7 @@ static void ref_linear_grouped(di_backend *be, const di_bf16 *x, int n, int grou
     di_free(a);
 }
 
-/* ---- embedding, hyper-connections, norm ------------------------------------------------------*/
+/* ---- embedding, hyper-connections, norm -------------------------------------------------------*/
 
 static void ref_embed(di_backend *be, const int32_t *tokens, int n, const di_tensor *table, int hc,
                       di_bf16 *h, float *pre) {
@@ -315,7 +315,7 @@ static void ref_rms_norm(di_backend *be, const di_bf16 *x, const di_tensor *w, f
     }
 }
 
-/* ---- rotation --------------------------------------------------------------------------------*/
+/* ---- rotation ---------------------------------------------------------------------------------*/
 
 static void ref_rope_table(di_backend *be, const int64_t *positions, int n, const float *freq,
                            di_rope_table table) {

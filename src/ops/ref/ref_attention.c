@@ -6,7 +6,7 @@
 #include "ops/address.h"
 #include "ops/ref/internal.h"
 
-/* ---- selection -------------------------------------------------------------------------------*/
+/* ---- selection --------------------------------------------------------------------------------*/
 
 bool di_ref_best(di_backend *be, const float *scores, int64_t n, int k, int32_t *out) {
     uint8_t *taken = di_ref_scratch(be, (size_t)n, 1);
@@ -139,7 +139,7 @@ void di_ref_index_topk(di_backend *be, const di_step *step, int source, int rati
     di_free(weight);
 }
 
-/* ---- attention core --------------------------------------------------------------------------*/
+/* ---- attention core ---------------------------------------------------------------------------*/
 
 /* Values of the key in list slot `slot` of the query at p, or false for an empty slot. */
 static bool list_key(const di_step *step, const di_seq_rows *s, int64_t p, int slot, int layer,

@@ -5,7 +5,7 @@
 #include "base/alloc.h"
 #include "ops/ref/internal.h"
 
-/* ---- router ----------------------------------------------------------------------------------*/
+/* ---- router -----------------------------------------------------------------------------------*/
 
 void di_ref_route(di_backend *be, const di_bf16 *x, int n, const di_tensor *gate,
                   const di_tensor *bias, const di_tensor *bias_vl, const uint8_t *image, float temp,
@@ -45,7 +45,7 @@ void di_ref_route(di_backend *be, const di_bf16 *x, int n, const di_tensor *gate
     di_free(a);
 }
 
-/* ---- experts ---------------------------------------------------------------------------------*/
+/* ---- experts ----------------------------------------------------------------------------------*/
 
 /* Adds bf16(lin(t, w2)) of one expert to sum [d]. a: Q8 values of x [d]; t, u: scratch [inter]. */
 static void add_expert(const float *a, const di_expert *e, float weight, float limit, di_bf16 *t,
@@ -92,7 +92,7 @@ void di_ref_moe(di_backend *be, const di_bf16 *x, int n, const int32_t *experts,
     di_free(sum);
 }
 
-/* ---- engram ----------------------------------------------------------------------------------*/
+/* ---- engram -----------------------------------------------------------------------------------*/
 
 /* One token. kv f32 [hc + 1, d] holds BF16 values: keys first, value last. */
 static void add_gated(const float *kv, const di_bf16 *qw, const di_bf16 *kw, int hc, int64_t d,

@@ -6,7 +6,7 @@
 #include "ops/address.h"
 #include "ops/ref/internal.h"
 
-/* ---- records ---------------------------------------------------------------------------------*/
+/* ---- records ----------------------------------------------------------------------------------*/
 
 void di_ref_window_quant(di_backend *be, const di_bf16 *kv, int n, int dim, uint8_t *records) {
     (void)be;
@@ -85,7 +85,7 @@ void di_ref_read_key(const uint8_t *record, int dim, float *out) {
     }
 }
 
-/* ---- storing ---------------------------------------------------------------------------------*/
+/* ---- storing ----------------------------------------------------------------------------------*/
 
 void di_ref_window_store(di_backend *be, const di_step *step, int layer, const uint8_t *records) {
     (void)be;

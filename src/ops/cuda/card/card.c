@@ -11,7 +11,7 @@
 #include "ops/cuda/card/ops.h"
 #include "ops/cuda/card/part.h"
 
-/* ---- faults ----------------------------------------------------------------------------------*/
+/* ---- faults -----------------------------------------------------------------------------------*/
 
 bool di_card_check(di_card *c, cudaError_t result) {
     if (result == cudaSuccess) {
@@ -73,7 +73,7 @@ static bool synchronise(di_backend *be, di_error *err) {
         c->watch || strcmp(op, "sync") != 0 ? "" : " (DEEPINFER_CUDA_SYNC=1 names the operation)");
 }
 
-/* ---- buffers ---------------------------------------------------------------------------------*/
+/* ---- buffers ----------------------------------------------------------------------------------*/
 
 /* cudaMalloc aligns to 256 bytes and more. Failure is the caller's to report. */
 static void *buffer_alloc(di_backend *be, size_t bytes) {
@@ -131,7 +131,7 @@ static void destroy(di_backend *be) {
     di_free(c);
 }
 
-/* ---- choice ----------------------------------------------------------------------------------*/
+/* ---- choice -----------------------------------------------------------------------------------*/
 
 /* sm_90a and sm_100a code runs on exactly these. */
 static bool usable(int major, int minor) {
@@ -217,7 +217,7 @@ static di_backend *create(int device, di_error *err) {
     return &c->base;
 }
 
-/* ---- the part's table ------------------------------------------------------------------------*/
+/* ---- the part's table -------------------------------------------------------------------------*/
 
 static void describe(char *text, size_t size) {
     di_error err;

@@ -84,7 +84,7 @@ static inline di_card *di_card_of(di_backend *be) {
     return (di_card *)be;
 }
 
-/* ---- faults (card.c) -------------------------------------------------------------------------*/
+/* ---- faults (card.c) --------------------------------------------------------------------------*/
 
 /* Begins an op: false when an earlier one failed, and then the op does nothing. */
 bool di_card_enter(di_card *c, const char *op);
@@ -95,7 +95,7 @@ bool di_card_check(di_card *c, cudaError_t result);
 /* Remembers that so many bytes could not be had. Always false. */
 bool di_card_short(di_card *c, size_t bytes);
 
-/* ---- memory (memory.c) -----------------------------------------------------------------------*/
+/* ---- memory (memory.c) ------------------------------------------------------------------------*/
 
 /* count * size bytes on the card, valid until the next call with the same use. NULL: remembered. */
 void *di_card_scratch(di_card *c, di_card_use use, size_t count, size_t size);

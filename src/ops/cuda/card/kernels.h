@@ -58,7 +58,7 @@ typedef struct dk_result {
 void dk_linear(cudaStream_t s, const dk_matrix *w, const dk_bf16 *prepared, int n, int groups,
                dk_result y);
 
-/* ---- experts ---------------------------------------------------------------------------------*/
+/* ---- experts ----------------------------------------------------------------------------------*/
 
 typedef struct dk_expert { /* one expert's codes and scales; all experts have one shape */
     const uint8_t *w1, *s1, *w3, *s3, *w2, *s2;
@@ -97,7 +97,7 @@ void dk_route(cudaStream_t s, const float *logits, int n, int num_experts, const
               const float *bias_vl, const uint8_t *image, float temp, int top_k, bool norm,
               float scale, float *score, int32_t *experts, float *weights);
 
-/* ---- state of sequences ----------------------------------------------------------------------*/
+/* ---- state of sequences -----------------------------------------------------------------------*/
 
 typedef struct dk_seq {
     int32_t row0, num_rows;
@@ -160,7 +160,7 @@ typedef struct dk_index_call {
 
 void dk_index(cudaStream_t s, const dk_index_call *c);
 
-/* ---- rows ------------------------------------------------------------------------------------*/
+/* ---- rows -------------------------------------------------------------------------------------*/
 
 void dk_embed(cudaStream_t s, const int32_t *tokens, int n, const dk_bf16 *table, size_t pitch,
               int d, int hc, dk_bf16 *h, float *pre);
@@ -198,7 +198,7 @@ void dk_engram_rows(cudaStream_t s, const uint8_t *codes, const uint8_t *scales,
 void dk_engram_gate(cudaStream_t s, const int32_t *tokens, int n, const dk_bf16 *kv,
                     const dk_bf16 *qw, const dk_bf16 *kw, int hc, int d, float eps, dk_bf16 *h);
 
-/* ---- measuring -------------------------------------------------------------------------------*/
+/* ---- measuring --------------------------------------------------------------------------------*/
 
 /* Reads `bytes` once with 16-byte loads: the ceiling that bandwidth-bound kernels are held against.
  */

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "ops/cuda/card/card.h"
 
-/* ---- scratch ---------------------------------------------------------------------------------*/
+/* ---- scratch ----------------------------------------------------------------------------------*/
 
 static void *take(di_card *c, size_t bytes) {
     void *p = NULL;
@@ -41,7 +41,7 @@ void *di_card_scratch(di_card *c, di_card_use use, size_t count, size_t size) {
     return c->scratch[use].data;
 }
 
-/* ---- host arrays -----------------------------------------------------------------------------*/
+/* ---- host arrays ------------------------------------------------------------------------------*/
 
 void *di_card_ring_take(di_card *c, size_t bytes) {
     di_card_ring *r = &c->ring;
@@ -94,7 +94,7 @@ bool di_card_host_arrays(di_card *c, di_card_part *parts, int count) {
     return ok;
 }
 
-/* ---- steps -----------------------------------------------------------------------------------*/
+/* ---- steps ------------------------------------------------------------------------------------*/
 
 static bool grow(unsigned char **p, size_t *capacity, size_t bytes) {
     if (*capacity < bytes) {
@@ -197,7 +197,7 @@ bool di_card_step(di_card *c, const di_step *step, int layer, dk_step *out) {
     return true;
 }
 
-/* ---- weights ---------------------------------------------------------------------------------*/
+/* ---- weights ----------------------------------------------------------------------------------*/
 
 /* Begins a slab with room for `bytes`. */
 static bool add_slab(di_card *c, size_t bytes) {
@@ -377,7 +377,7 @@ void di_card_forget(di_card *c) {
     c->num_weights = c->num_places = 0;
 }
 
-/* ---- all of it -------------------------------------------------------------------------------*/
+/* ---- all of it --------------------------------------------------------------------------------*/
 
 bool di_card_memory_create(di_card *c, di_error *err) {
     size_t bytes = (size_t)DI_CARD_SEGMENTS * DI_CARD_SEGMENT_BYTES;

@@ -8,7 +8,7 @@
 
 #include "ops/cuda/card/card.h"
 
-/* ---- rows ------------------------------------------------------------------------------------*/
+/* ---- rows -------------------------------------------------------------------------------------*/
 
 void di_card_embed(di_backend *be, const int32_t *tokens, int n, const di_tensor *table, int hc,
                    di_bf16 *h, float *pre) {
@@ -71,7 +71,7 @@ void di_card_rope(di_backend *be, di_bf16 *x, int n, int heads, int dim, di_rope
     }
 }
 
-/* ---- hyper-connections -----------------------------------------------------------------------*/
+/* ---- hyper-connections ------------------------------------------------------------------------*/
 
 void di_card_mhc_coeffs(di_backend *be, const di_bf16 *h, int n, int hc, const di_tensor *fn,
                         const di_tensor *base, const di_tensor *scale, float norm_eps, float hc_eps,
@@ -130,7 +130,7 @@ void di_card_mhc_post(di_backend *be, const di_bf16 *y, const float *post, const
     }
 }
 
-/* ---- products --------------------------------------------------------------------------------*/
+/* ---- products ---------------------------------------------------------------------------------*/
 
 enum { ROWS_AT_ONCE = 8192 }; /* activation rows that wait prepared */
 
@@ -191,7 +191,7 @@ void di_card_linear_grouped(di_backend *be, const di_bf16 *x, int n, int groups,
     }
 }
 
-/* ---- state -----------------------------------------------------------------------------------*/
+/* ---- state ------------------------------------------------------------------------------------*/
 
 void di_card_window_quant(di_backend *be, const di_bf16 *kv, int n, int dim, uint8_t *records) {
     di_card *c = di_card_of(be);
@@ -342,7 +342,7 @@ void di_card_attention(di_backend *be, const di_step *step, int layer, int windo
     di_card_leave(c);
 }
 
-/* ---- experts ---------------------------------------------------------------------------------*/
+/* ---- experts ----------------------------------------------------------------------------------*/
 
 void di_card_route(di_backend *be, const di_bf16 *x, int n, const di_tensor *gate,
                    const di_tensor *bias, const di_tensor *bias_vl, const uint8_t *image,
@@ -454,7 +454,7 @@ void di_card_moe(di_backend *be, const di_bf16 *x, int n, const int32_t *experts
     di_card_leave(c);
 }
 
-/* ---- n-grams ---------------------------------------------------------------------------------*/
+/* ---- n-grams ----------------------------------------------------------------------------------*/
 
 /* The tables are larger than any card: the host picks the rows out, by way of the ring. */
 typedef struct engram_call {
