@@ -10,6 +10,7 @@ text:     base
 ops:      base
 ops/ref:  base ops
 ops/cpu:  base ops
+ops/cuda: base ops
 weights:  base ops
 vision:   base ops
 cache:    base ops weights
@@ -19,8 +20,8 @@ sample:   base text
 grammar:  base
 spec:     base text model
 sched:    base text cache
-engine:   base text vision ops ops/ref ops/cpu weights cache parallel model sample grammar spec sched
-cli:      base text weights cache grammar engine
+engine:   base text vision ops ops/ref ops/cpu ops/cuda weights cache parallel model sample grammar spec sched
+cli:      base text ops ops/cuda weights cache grammar engine
 server:   base text weights engine
 '
 

@@ -65,7 +65,8 @@ typedef enum di_replay_mode { DI_REPLAY_OFF, DI_REPLAY_MASK, DI_REPLAY_COMPACT }
 typedef struct di_engine_options {
     size_t struct_bytes;
     const char *model;     /* folder with config.json, tokenizer.json, *.safetensors; required */
-    const char *backend;   /* "cpu" (also if NULL), or "ref": plain, slow, for checking */
+    const char *backend;   /* "cpu" (also if NULL); "cuda" or "cuda:N": an NVIDIA card; "auto":
+                            * one if there is one; "ref": plain, slow, for checking */
     int threads;           /* that compute; 0 = one for each core; results do not depend on it */
     int64_t max_model_len; /* tokens of prompt and answer; 0 = what the model allows */
     int max_num_batched_tokens; /* tokens in a step, 1 .. 65536 */

@@ -11,6 +11,7 @@
 #include "base/version.h"
 #include "cli/cli.h"
 #include "cli/commands.h"
+#include "ops/cuda/cuda.h"
 
 static void print_pcre2(void) {
     char version[64] = "?";
@@ -37,6 +38,9 @@ int di_command_version(const di_options *o) {
     di_cpu_feature_list(features, sizeof features);
     printf("processor   %d usable cores; %s\n", di_cpu_count(),
            *features ? features : "no vector features that DeepInfer uses");
-    printf("batch invariance  always: on the CPU an answer never depends on what else runs\n");
+    char cards[512];
+    di_cuda_describe(cards, sizeof cards);
+    printf("CUDA        %s\n", cards);
+    printf("batch invariance  always: an answer never depends on what else runs\n");
     return DI_EXIT_WELL;
 }

@@ -170,7 +170,11 @@ void di_help_bash(FILE *out) {
         const di_option *o = &di_option_table[id];
         if (o->type == DI_OPTION_CHOICE) {
             fprintf(out, "        --%s)\n            COMPREPLY=($(compgen -W '", o->name);
-            for (const char *c = o->metavar; *c; c++) {
+            for (const char *c = o->metavar; *c; c++) { /* "a|b[:N]" -> "a b" */
+                c += *c == '[' ? strcspn(c, "|") : 0;
+                if (!*c) {
+                    break;
+                }
                 fputc(*c == '|' ? ' ' : *c, out);
             }
             fprintf(out, "' -- \"$word\")); return ;;\n");

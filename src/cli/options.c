@@ -67,12 +67,27 @@ static bool refuse(const di_option *option, const char *label, const char *text,
     return di_fail(err, DI_ERR_ARGUMENT, "%s is '%s', allowed: %s", label, text, range);
 }
 
+/* Does word match a choice of so many characters? One that ends in "[:N]" may have a number. */
+static bool matches(const char *choice, size_t length, const char *word) {
+    static const char number[] = "[:N]";
+    size_t tail = sizeof number - 1;
+    bool numbered = length > tail && strncmp(choice + length - tail, number, tail) == 0;
+    length -= numbered ? tail : 0;
+    if (strncmp(choice, word, length) != 0) {
+        return false;
+    }
+    const char *rest = word + length;
+    size_t digits = *rest == ':' ? strspn(rest + 1, "0123456789") : 0;
+    return *rest == 0 || (numbered && digits > 0 && digits < 4 && rest[1 + digits] == 0);
+}
+
 static bool is_choice(const char *choices, const char *word) {
-    size_t length = strlen(word);
-    for (const char *c = choices; c; c = strchr(c, '|') ? strchr(c, '|') + 1 : NULL) {
-        if (strncmp(c, word, length) == 0 && (c[length] == '|' || c[length] == 0)) {
-            return length > 0 && !strchr(word, '|');
+    for (const char *c = choices; *word && *c;) {
+        size_t length = strcspn(c, "|");
+        if (matches(c, length, word)) {
+            return true;
         }
+        c += length + (c[length] == '|');
     }
     return false;
 }

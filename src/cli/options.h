@@ -33,7 +33,7 @@ typedef enum di_option_type {
     DI_OPTION_FLAG,
     DI_OPTION_TEXT,
     DI_OPTION_PATH,
-    DI_OPTION_CHOICE,  /* one of the words of metavar, separated by '|' */
+    DI_OPTION_CHOICE,  /* one of metavar's words, separated by '|'; a[:N]: a number may follow */
     DI_OPTION_INTEGER, /* low to high */
     DI_OPTION_COUNT,   /* -1, or low to high */
     DI_OPTION_SEED,    /* 0 to 2^64 - 1 */

@@ -9,9 +9,10 @@
 /* the model and how it runs */
 OPTION(MODEL, "model", 'm', PATH, 0, 0, "", "DIR", true, IN_MODEL,
        "Folder of the model: config.json, tokenizer.json and the safetensors files.")
-OPTION(BACKEND, "backend", 0, CHOICE, 0, 0, "cpu", "cpu|ref", true, IN_ENGINE,
-       "What computes: 'cpu' is the fast one, 'ref' the slow and plain one that it is tested "
-       "against.")
+OPTION(BACKEND, "backend", 0, CHOICE, 0, 0, "cpu", "cpu|cuda[:N]|auto|ref", true, IN_ENGINE,
+       "What computes: 'cpu' this machine's processor, 'cuda' an NVIDIA card (N counts from 0), "
+       "'auto' the first card or else the processor, 'ref' the slow and plain code that both are "
+       "tested against.")
 OPTION(THREADS, "threads", 't', INTEGER, 0, 1024, "0", "N", true, IN_ENGINE,
        "Threads that compute; 0 takes one for each core. The results do not depend on it.")
 OPTION(MAX_MODEL_LEN, "max-model-len", 0, INTEGER, 0, 2147483647, "0", "N", true, IN_ENGINE,

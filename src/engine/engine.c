@@ -30,8 +30,7 @@ const char *di_version(void) {
     return di_version_string();
 }
 
-/* ---- options
- * -----------------------------------------------------------------------------------*/
+/* ---- options ----------------------------------------------------------------------------------*/
 
 void di_engine_options_init(di_engine_options *options, size_t struct_bytes) {
     di_engine_options ours = {
@@ -54,9 +53,9 @@ static bool check_options(const di_engine_options *o, di_error *err) {
     if (!o->model || !*o->model) {
         return di_fail(err, DI_ERR_ARGUMENT, "model is empty, a folder is needed");
     }
-    if (o->backend && strcmp(o->backend, "cpu") != 0 && strcmp(o->backend, "ref") != 0) {
-        return di_fail(err, DI_ERR_ARGUMENT, "backend is '%s', allowed are cpu and ref",
-                       o->backend);
+    if (!di_parts_backend_known(o->backend)) {
+        return di_fail(err, DI_ERR_ARGUMENT,
+                       "backend is '%s', allowed are cpu, cuda, cuda:N, auto and ref", o->backend);
     }
     /* threads: the backend knows its limits */
     return in_range("max_num_batched_tokens", o->max_num_batched_tokens, 1, MAX_BATCHED_TOKENS,
@@ -109,8 +108,7 @@ static void set_sched_options(di_engine *e, const di_engine_options *o) {
     };
 }
 
-/* ---- opening and closing
- * -----------------------------------------------------------------------*/
+/* ---- opening and closing ----------------------------------------------------------------------*/
 
 static bool open_parts(di_engine *e, const di_engine_options *o, di_error *err) {
     di_parts_options p = {
@@ -239,8 +237,7 @@ void di_engine_print_op_times(di_engine *e, void *stream) {
     di_parts_print_times(&e->parts, stream);
 }
 
-/* ---- requests
- * ----------------------------------------------------------------------------------*/
+/* ---- requests ---------------------------------------------------------------------------------*/
 
 /* Takes a request into the inbox; its number, or 0 when there are too many. The step thread may be
  * done with it before this returns. */

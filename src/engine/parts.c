@@ -11,21 +11,44 @@
 #include "base/memory.h"
 #include "cache/layout.h"
 #include "ops/cpu/cpu.h"
+#include "ops/cuda/cuda.h"
 #include "ops/ref/ref.h"
 #include "ops/timed.h"
 #include "text/token_map.h"
 
 enum { OPEN_STEPS = 4, MIN_BACKTRACKING = 6 };
 
-/* ---- backend and tokenizer
- * ---------------------------------------------------------------------*/
+/* ---- backend and tokenizer --------------------------------------------------------------------*/
+
+bool di_parts_backend_known(const char *name) {
+    int device;
+    return !name || strcmp(name, "cpu") == 0 || strcmp(name, "ref") == 0 ||
+           strcmp(name, "auto") == 0 || di_cuda_parse(name, &device);
+}
+
+/* "auto" takes the first card, and without one the CPU, telling why. */
+static di_backend *make_backend(const di_parts_options *o, di_error *err) {
+    const char *name = o->backend ? o->backend : "cpu";
+    int device = 0;
+    if (strcmp(name, "ref") == 0) {
+        return di_ref_create(err);
+    }
+    if (di_cuda_parse(name, &device)) {
+        return di_cuda_create(device, err);
+    }
+    if (strcmp(name, "auto") == 0) {
+        di_error why;
+        di_backend *card = di_cuda_create(0, &why);
+        if (card) {
+            return card;
+        }
+        di_log(DI_LOG_WARN, "using the CPU: %s", why.message);
+    }
+    return di_cpu_create(&(di_cpu_options){.threads = o->threads}, err);
+}
 
 static bool open_backend(di_parts *e, const di_parts_options *o, di_error *err) {
-    if (o->backend && strcmp(o->backend, "ref") == 0) {
-        e->backend = di_ref_create(err);
-    } else {
-        e->backend = di_cpu_create(&(di_cpu_options){.threads = o->threads}, err);
-    }
+    e->backend = make_backend(o, err);
     if (e->backend && o->time_ops) {
         di_backend *timed = di_timed_create(e->backend, err);
         if (!timed) {
@@ -112,8 +135,7 @@ static int32_t *make_token_map(const di_parts *e, di_error *err) {
     return map;
 }
 
-/* ---- sizes
- * -------------------------------------------------------------------------------------*/
+/* ---- sizes ------------------------------------------------------------------------------------*/
 
 static bool check_drafts(const di_parts *e, const di_parts_options *o, di_error *err) {
     return !o->drafts || e->weights->draft ||
@@ -197,8 +219,7 @@ static bool open_model(di_parts *e, const di_parts_options *o, di_error *err) {
     return e->model != NULL;
 }
 
-/* ---- all of it
- * ---------------------------------------------------------------------------------*/
+/* ---- all of it --------------------------------------------------------------------------------*/
 
 static bool open_step(di_parts *e, const di_parts_options *o, int step, di_error *err) {
     switch (step) {

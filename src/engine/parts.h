@@ -14,7 +14,7 @@
 
 typedef struct di_parts_options {
     const char *model;        /* folder */
-    const char *backend;      /* "cpu" (also if NULL) or "ref" */
+    const char *backend;      /* "cpu" (also if NULL), "cuda", "cuda:N", "auto" or "ref" */
     int threads;              /* 0 = one for each core */
     int64_t max_model_len;    /* 0 = what the model allows */
     int max_num_seqs;         /* slots */
@@ -38,6 +38,9 @@ typedef struct di_parts {
     int64_t num_blocks;
     bool time_ops;
 } di_parts;
+
+/* Is it one of those words? NULL is. */
+bool di_parts_backend_known(const char *name);
 
 /* On failure nothing is left open. */
 bool di_parts_open(di_parts *p, const di_parts_options *o, di_error *err);

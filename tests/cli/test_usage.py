@@ -59,7 +59,7 @@ def test_values_out_of_range_are_refused_with_what_is_allowed(_):
         ("--max-tokens", "0", "1"),
         ("--max-tokens", "99999999999999999999", "1"),
         ("--seed", "-1", "0 to"),
-        ("--backend", "gpu", "cpu or ref"),
+        ("--backend", "gpu", "cpu or cuda[:N] or auto or ref"),
         ("--threads", "two", "0 to"),
     ]:
         result = deepinfer("run", "-m", DEMO, "-p", "Hello!", flag, value)
