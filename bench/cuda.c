@@ -1,0 +1,587 @@
+/* Speed of the CUDA backend's ops at DeepSeek-V4.1-Flash's sizes, beside the bandwidth of reading
+ * the card's memory, measured in the same run. Decode is held against the bytes that must be read,
+ * prefill is told in TFLOP/s. One line a case; a first argument picks lines by a part of their
+ * name. Without a card it says so and does nothing.
+ *
+ * Weights are visited in turn so that none is found in a cache again. On the host they are one
+ * small piece of memory that stands at many addresses; on the card every address has a copy of its
+ * own. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "ops/cuda/cuda.h"
+
+enum {
+    HIDDEN = 5120,
+    INTER = 2304,
+    EXPERTS = 384,
+    TOP_K = 6,
+    Q_LORA = 1280,
+    HEADS = 64,
+    HEAD_DIM = 512,
+    WINDOW = 128,
+    INDEX_TOPK = 512,
+    INDEX_HEADS = 32,
+    INDEX_DIM = 128,
+    O_GROUPS = 8,
+    O_LORA = 1024,
+    HC = 4,
+    BLOCK_TOKENS = 128,
+    RING_ROWS = 136,
+    MAX_ROWS = 8192,
+};
+#define CYCLE_BYTES ((size_t)1 << 30)
+
+static di_backend *be;
+static const char *only;
+static double ceiling; /* bytes a second */
+static uint64_t state = 1;
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static _Noreturn void give_up(const char *what) {
+    fprintf(stderr, "bench/cuda: %s\n", what);
+    exit(1);
+}
+
+static void wait_for_all(void) {
+    di_error err;
+    if (!be->ops->sync(be, &err)) {
+        give_up(err.message);
+    }
+}
+
+static uint64_t next_random(void) { /* splitmix64 */
+    uint64_t z = state += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+/* ---- data ------------------------------------------------------------------------------------*/
+
+/* `bytes` of random codes, no NaN among them, at an address of their own. */
+static void *codes_at_own_address(size_t bytes) {
+    static int file = -1;
+    const size_t most = (size_t)96 << 20;
+    if (file < 0) {
+        file = memfd_create("codes", 0);
+        if (file < 0 || ftruncate(file, (off_t)most) != 0) {
+            give_up("no memory for codes");
+        }
+        uint64_t *p = mmap(NULL, most, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+        for (size_t i = 0; i < most / 8; i++) {
+            p[i] = next_random() & 0xbfbfbfbfbfbfbfbfu;
+        }
+        munmap(p, most);
+    }
+    void *p = bytes <= most ? mmap(NULL, bytes, PROT_READ, MAP_SHARED, file, 0) : MAP_FAILED;
+    if (p == MAP_FAILED) {
+        give_up("no address space for codes");
+    }
+    return p;
+}
+
+static di_tensor make_weight(di_dtype dtype, int64_t rows, int64_t k) {
+    static uint8_t *scales;
+    static const size_t most = (size_t)16 << 20;
+    if (!scales) {
+        scales = di_alloc(most);
+        for (size_t i = 0; scales && i < most; i++) {
+            scales[i] = (uint8_t)(118 + next_random() % 4);
+        }
+    }
+    di_tensor w = {.dtype = dtype, .rank = 2, .shape = {rows, k}, .scale = scales};
+    w.data = codes_at_own_address((size_t)(rows * k) * (size_t)di_dtype_bits(dtype) / 8);
+    w.scale_block[0] = dtype == DI_FP4_E2M1 ? 1 : 32;
+    w.scale_block[1] = 32;
+    w.scale = dtype == DI_BF16 ? NULL : scales;
+    return w;
+}
+
+static size_t weight_bytes(const di_tensor *w) {
+    size_t values = (size_t)(w->shape[0] * w->shape[1]);
+    size_t scales = w->scale ? values / 32 / (size_t)w->scale_block[0] : 0;
+    return values * (size_t)di_dtype_bits(w->dtype) / 8 + scales;
+}
+
+static void *device(size_t bytes) {
+    void *p = be->ops->alloc(be, bytes);
+    if (!p) {
+        give_up("the card has no memory left");
+    }
+    return p;
+}
+
+enum { PIECE = 1 << 20 }; /* bytes of random data, repeated as often as needed */
+
+static void fill(void *to, size_t bytes, const void *piece) {
+    for (size_t at = 0; at < bytes; at += PIECE) {
+        size_t n = bytes - at < PIECE ? bytes - at : PIECE;
+        be->ops->upload(be, (char *)to + at, piece, n);
+    }
+}
+
+/* n random BF16 values of about unit size on the card. */
+static di_bf16 *device_bf16(size_t n) {
+    static di_bf16 piece[PIECE / sizeof(di_bf16)];
+    for (size_t i = 0; i < PIECE / sizeof *piece; i++) {
+        uint64_t r = next_random();
+        piece[i] = (di_bf16)((r & 0x807f) | (124 + (r >> 20) % 4) << 7);
+    }
+    di_bf16 *p = device(n * sizeof *p);
+    fill(p, n * sizeof *p, piece);
+    return p;
+}
+
+static void *device_bytes(size_t n, uint64_t mask) {
+    static uint64_t piece[PIECE / sizeof(uint64_t)];
+    for (size_t i = 0; i < PIECE / sizeof *piece; i++) {
+        piece[i] = next_random() & mask;
+    }
+    void *p = device(n);
+    fill(p, n, piece);
+    return p;
+}
+
+/* ---- timing ----------------------------------------------------------------------------------*/
+
+typedef void call_fn(void *user, int i);
+
+static int by_size(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Seconds of one call: the median of 5 runs of as many calls as fill 20 ms. */
+static double per_call(call_fn *f, void *user, int cycle) {
+    int calls = cycle;
+    double times[5], start;
+    for (int i = 0; i < cycle; i++) {
+        f(user, i); /* uploads what is used for the first time */
+    }
+    wait_for_all();
+    start = now();
+    for (int i = 0; i < cycle; i++) {
+        f(user, i);
+    }
+    wait_for_all();
+    double once = (now() - start) / cycle;
+    while (calls * once < 0.02) {
+        calls += cycle;
+    }
+    for (int r = 0; r < 5; r++) {
+        start = now();
+        for (int i = 0; i < calls; i++) {
+            f(user, i % cycle);
+        }
+        wait_for_all();
+        times[r] = (now() - start) / calls;
+    }
+    qsort(times, 5, sizeof *times, by_size);
+    return times[2];
+}
+
+static bool wanted(const char *name) {
+    return !only || strstr(name, only);
+}
+
+static void tell(const char *name, double seconds, double bytes, double flops) {
+    printf("%-44s %10.1f us %8.1f GB/s %5.1f %% %8.1f TFLOP/s\n", name, 1e6 * seconds,
+           bytes / seconds * 1e-9, 100 * bytes / seconds / ceiling, flops / seconds * 1e-12);
+    fflush(stdout);
+}
+
+typedef struct reading {
+    void *buffer;
+    size_t bytes;
+} reading;
+
+static void read_once(void *user, int i) {
+    const reading *r = user;
+    (void)i;
+    di_cuda_read_all(be, r->buffer, r->bytes);
+}
+
+static void measure_ceiling(void) {
+    reading r = {.bytes = (size_t)4 << 30};
+    r.buffer = device(r.bytes);
+    ceiling = (double)r.bytes / per_call(read_once, &r, 1);
+    printf("reading memory: %.0f GB/s\n", ceiling * 1e-9);
+    be->ops->free(be, r.buffer);
+}
+
+/* ---- products --------------------------------------------------------------------------------*/
+
+enum { MAX_CYCLE = 512 };
+
+typedef struct product {
+    di_tensor w[MAX_CYCLE];
+    int cycle, rows, groups;
+    di_bf16 *x, *y;
+    float *f;
+} product;
+
+static void multiply(void *user, int i) {
+    const product *p = user;
+    if (p->f) {
+        be->ops->linear_f32(be, p->x, p->rows, &p->w[i], p->f);
+    } else if (p->groups > 1) {
+        be->ops->linear_grouped(be, p->x, p->rows, p->groups, &p->w[i], p->y);
+    } else {
+        be->ops->linear(be, p->x, p->rows, &p->w[i], p->y);
+    }
+}
+
+static void bench_product(const char *what, di_dtype dtype, int m, int k, int groups, bool f32) {
+    static const int rows[] = {1, 8, 16, 32, 64, 512, 8192};
+    static product p;
+    char name[96];
+    if (!wanted(what)) {
+        return;
+    }
+    p = (product){.groups = groups};
+    p.w[0] = make_weight(dtype, m, k);
+    size_t bytes = weight_bytes(&p.w[0]);
+    p.cycle = (int)(CYCLE_BYTES / bytes) + 1;
+    p.cycle = p.cycle < 32 ? p.cycle : 32;
+    for (int i = 1; i < p.cycle; i++) {
+        p.w[i] = make_weight(dtype, m, k);
+    }
+    int most = f32 ? 64 : MAX_ROWS;
+    p.x = device_bf16((size_t)most * (size_t)groups * (size_t)k);
+    p.y = device((size_t)most * (size_t)m * 4);
+    p.f = f32 ? (float *)(void *)p.y : NULL;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows && rows[i] <= most; i++) {
+        p.rows = rows[i];
+        snprintf(name, sizeof name, "%s %dx%d, %d rows", what, m, k, p.rows);
+        double seconds = per_call(multiply, &p, p.rows > 64 ? 2 : p.cycle);
+        tell(name, seconds, (double)bytes, 2.0 * p.rows * m * k);
+    }
+    be->ops->free(be, p.x);
+    be->ops->free(be, p.y);
+    di_cuda_forget(be);
+}
+
+/* ---- experts ---------------------------------------------------------------------------------*/
+
+enum { CHOICES = 16 };
+
+typedef struct experts {
+    di_expert table[EXPERTS], shared;
+    int rows;
+    int32_t *chosen[CHOICES];
+    float *weights;
+    di_bf16 *x, *y;
+} experts;
+
+static void run_experts(void *user, int i) {
+    const experts *e = user;
+    be->ops->moe(be, e->x, e->rows, e->chosen[i], e->weights, TOP_K, e->table, EXPERTS, &e->shared,
+                 10.0f, e->y);
+}
+
+/* Ascending random choices of `rows` tokens; how many different experts they touch. */
+static int choose(int rows, int32_t *chosen) {
+    bool touched[EXPERTS] = {false};
+    int count = 0;
+    for (int t = 0; t < rows; t++) {
+        bool mine[EXPERTS] = {false};
+        for (int i = 0; i < TOP_K;) {
+            int e = (int)(next_random() % EXPERTS);
+            i += !mine[e];
+            mine[e] = true;
+        }
+        for (int e = 0, i = 0; e < EXPERTS; e++) {
+            if (mine[e]) {
+                chosen[t * TOP_K + i++] = e;
+                count += !touched[e];
+                touched[e] = true;
+            }
+        }
+    }
+    return count;
+}
+
+static void make_choices(experts *e, int rows, double *touched) {
+    int32_t *host = di_alloc((size_t)rows * TOP_K * sizeof *host);
+    *touched = 0;
+    e->rows = rows;
+    for (int c = 0; c < CHOICES; c++) {
+        *touched += (double)choose(rows, host) / CHOICES;
+        be->ops->upload(be, e->chosen[c], host, (size_t)rows * TOP_K * sizeof *host);
+    }
+    di_free(host);
+}
+
+static void bench_experts(void) {
+    static const int rows[] = {1, 2, 4, 8, 16, 32, 64, 256, 1024, 8192};
+    static experts e;
+    if (!wanted("experts")) {
+        return;
+    }
+    for (int i = 0; i <= EXPERTS; i++) {
+        di_expert *x = i < EXPERTS ? &e.table[i] : &e.shared;
+        di_dtype dtype = i < EXPERTS ? DI_FP4_E2M1 : DI_F8_E4M3;
+        x->w1 = make_weight(dtype, INTER, HIDDEN);
+        x->w3 = make_weight(dtype, INTER, HIDDEN);
+        x->w2 = make_weight(dtype, HIDDEN, INTER);
+    }
+    size_t pairs = (size_t)MAX_ROWS * TOP_K;
+    for (int c = 0; c < CHOICES; c++) {
+        e.chosen[c] = device(pairs * sizeof(int32_t));
+    }
+    float *weights = di_alloc(pairs * sizeof *weights);
+    for (size_t i = 0; i < pairs; i++) {
+        weights[i] = 0.25f;
+    }
+    e.weights = device(pairs * sizeof *weights);
+    be->ops->upload(be, e.weights, weights, pairs * sizeof *weights);
+    di_free(weights);
+    e.x = device_bf16((size_t)MAX_ROWS * HIDDEN);
+    e.y = device((size_t)MAX_ROWS * HIDDEN * 2);
+    double expert = (double)(weight_bytes(&e.table[0].w1) * 2 + weight_bytes(&e.table[0].w2));
+    double shared = (double)(weight_bytes(&e.shared.w1) * 2 + weight_bytes(&e.shared.w2));
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char name[96];
+        double touched;
+        make_choices(&e, rows[i], &touched);
+        snprintf(name, sizeof name, "experts, %d rows, %.0f touched", rows[i], touched);
+        double seconds = per_call(run_experts, &e, rows[i] > 256 ? 2 : CHOICES);
+        tell(name, seconds, touched * expert + shared,
+             2.0 * rows[i] * (TOP_K + 1) * 3 * HIDDEN * INTER);
+    }
+    for (int c = 0; c < CHOICES; c++) {
+        be->ops->free(be, e.chosen[c]);
+    }
+    be->ops->free(be, e.weights);
+    be->ops->free(be, e.x);
+    be->ops->free(be, e.y);
+    printf("%-44s %10.1f GiB\n", "memory taken, weights and scratch",
+           (double)di_cuda_bytes(be) / (1 << 30));
+    di_cuda_forget(be);
+}
+
+/* ---- state of sequences ----------------------------------------------------------------------*/
+
+typedef struct scene {
+    di_state_layout layout;
+    di_step step;
+    di_seq_rows *seqs;
+    int32_t *blocks;
+    di_bf16 *q, *out, *index_q, *index_weights;
+    uint8_t *records;
+    int32_t *topk, *candidates;
+    di_tensor sink;
+    float sinks[HEADS];
+    bool listed;
+} scene;
+
+static void attend(void *user, int i) {
+    scene *s = user;
+    (void)i;
+    be->ops->attention(be, &s->step, 0, WINDOW, 0, 1, s->q, HEADS, HEAD_DIM, s->records, s->topk,
+                       INDEX_TOPK, &s->sink, s->out);
+}
+
+static void search(void *user, int i) {
+    scene *s = user;
+    (void)i;
+    be->ops->index_topk(be, &s->step, 0, 1, s->index_q, s->index_weights, INDEX_HEADS, INDEX_DIM,
+                        INDEX_TOPK, s->candidates, !s->listed, 2048, 8, s->topk);
+}
+
+/* `batch` sequences of `context` tokens, `rows` of them in the step; all records random. */
+static void open_scene(scene *s, int batch, int rows, int64_t context) {
+    *s = (scene){0};
+    di_state_layout *l = &s->layout;
+    memset(l->latent_offset, 0, sizeof l->latent_offset);
+    l->block_tokens = BLOCK_TOKENS;
+    l->ring_rows = RING_ROWS;
+    l->group_rows = 8;
+    l->window_bytes = HEAD_DIM + HEAD_DIM / 32;
+    l->latent_bytes = HEAD_DIM / 2 + HEAD_DIM / 16;
+    l->key_bytes = INDEX_DIM / 2 + INDEX_DIM / 32;
+    l->group_bytes = 8 * HEAD_DIM;
+    l->latent_offset[0] = l->key_bytes * BLOCK_TOKENS;
+    l->block_stride = (l->key_bytes + l->latent_bytes) * BLOCK_TOKENS;
+    l->slot_stride = l->window_bytes * RING_ROWS;
+    int blocks = (int)((context + BLOCK_TOKENS - 1) / BLOCK_TOKENS);
+    size_t n = (size_t)batch * (size_t)rows;
+    s->blocks = di_calloc((size_t)(batch * blocks), sizeof *s->blocks);
+    s->seqs = di_calloc((size_t)batch, sizeof *s->seqs);
+    for (int i = 0; i < batch * blocks; i++) {
+        s->blocks[i] = (int32_t)((int64_t)i * 40507 % (batch * blocks));
+    }
+    for (int i = 0; i < batch; i++) {
+        s->seqs[i] = (di_seq_rows){.row0 = i * rows,
+                                   .num_rows = rows,
+                                   .pos0 = context - rows,
+                                   .blocks = s->blocks + i * blocks,
+                                   .slot = i};
+    }
+    s->step = (di_step){.num_rows = (int)n, .num_seqs = batch, .seqs = s->seqs};
+    s->step.pool.layout = l;
+    const uint64_t tame = 0x3f3f3f3f3f3f3f3fu;
+    s->step.pool.blocks = device_bytes((size_t)(batch * blocks) * l->block_stride, tame);
+    s->step.pool.slots = device_bytes((size_t)batch * l->slot_stride, tame);
+    s->records = device_bytes(n * l->window_bytes, tame);
+    s->q = device_bf16(n * HEADS * HEAD_DIM);
+    s->out = device(n * HEADS * HEAD_DIM * 2);
+    s->index_q = device_bf16(n * INDEX_HEADS * INDEX_DIM);
+    s->index_weights = device_bf16(n * INDEX_HEADS);
+    s->candidates = device(n * 2048 * sizeof(int32_t));
+    s->topk = device(n * INDEX_TOPK * sizeof(int32_t));
+    int32_t *list = di_alloc(n * INDEX_TOPK * sizeof *list);
+    for (size_t i = 0; i < n * INDEX_TOPK; i++) {
+        int64_t share = (context - rows) / INDEX_TOPK;
+        list[i] = (int32_t)((int64_t)(i % INDEX_TOPK) * share +
+                            (int64_t)(next_random() % (uint64_t)share));
+    }
+    be->ops->upload(be, s->topk, list, n * INDEX_TOPK * sizeof *list);
+    s->sink = (di_tensor){.dtype = DI_F32, .rank = 1, .shape = {HEADS}, .data = s->sinks};
+    wait_for_all();
+    di_free(list);
+}
+
+static void close_scene(scene *s) {
+    void *buffers[] = {s->step.pool.blocks, s->step.pool.slots, s->records,    s->q,   s->out,
+                       s->index_q,          s->index_weights,   s->candidates, s->topk};
+    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++) {
+        be->ops->free(be, buffers[i]);
+    }
+    di_free(s->blocks);
+    di_free(s->seqs);
+    di_cuda_forget(be);
+}
+
+static void bench_attention(void) {
+    static const int shapes[][2] = {/* sequences, rows of each */
+                                    {1, 1},   {8, 1},   {32, 1},  {64, 1},
+                                    {128, 1}, {256, 1}, {1, 2048}};
+    static scene s;
+    for (size_t i = 0; wanted("attention") && i < sizeof shapes / sizeof *shapes; i++) {
+        char name[96];
+        double n = shapes[i][0] * shapes[i][1], keys = WINDOW + INDEX_TOPK;
+        open_scene(&s, shapes[i][0], shapes[i][1], 8192);
+        snprintf(name, sizeof name, "attention, %d x %d rows, context 8192", shapes[i][0],
+                 shapes[i][1]);
+        double bytes = n * (WINDOW * (double)s.layout.window_bytes +
+                            INDEX_TOPK * (double)s.layout.latent_bytes + 4.0 * HEADS * HEAD_DIM);
+        tell(name, per_call(attend, &s, 1), bytes, 4.0 * n * HEADS * HEAD_DIM * keys);
+        close_scene(&s);
+    }
+}
+
+static void bench_index(void) {
+    static const int shapes[][3] = {/* sequences, rows of each, context */
+                                    {1, 1, 8192},  {1, 1, 131072}, {8, 1, 131072},
+                                    {64, 1, 8192}, {1, 512, 8192}, {1, 128, 131072}};
+    static scene s;
+    for (size_t i = 0; wanted("index") && i < sizeof shapes / sizeof *shapes; i++) {
+        for (int listed = 0; listed < 2; listed++) {
+            char name[96];
+            int64_t context = shapes[i][2];
+            double n = shapes[i][0] * shapes[i][1];
+            double entries = listed && context > 16384 ? 16384 : (double)context;
+            open_scene(&s, shapes[i][0], shapes[i][1], context);
+            search(&s, 0); /* makes the candidates */
+            s.listed = listed;
+            snprintf(name, sizeof name, "index%s, %d x %d rows, context %lld",
+                     listed ? " of candidates" : "", shapes[i][0], shapes[i][1],
+                     (long long)context);
+            tell(name, per_call(search, &s, 1),
+                 (listed ? n : shapes[i][0]) * entries * (double)s.layout.key_bytes,
+                 2.0 * n * entries * INDEX_HEADS * INDEX_DIM);
+            close_scene(&s);
+        }
+    }
+}
+
+/* ---- rows ------------------------------------------------------------------------------------*/
+
+typedef struct streams {
+    int n;
+    di_bf16 *h, *x;
+    float *coeffs;
+    di_tensor fn, base, scale, norm;
+} streams;
+
+static void mix(void *user, int i) {
+    const streams *s = user;
+    float *pre = s->coeffs, *post = pre + s->n * HC, *comb = post + s->n * HC;
+    (void)i;
+    be->ops->mhc_coeffs(be, s->h, s->n, HC, &s->fn, &s->base, &s->scale, 1e-20f, 1e-6f, 20, pre,
+                        post, comb);
+    be->ops->mhc_pre(be, s->h, pre, s->n, HC, HIDDEN, s->x);
+    be->ops->rms_norm(be, s->x, &s->norm, 1e-20f, s->n, HIDDEN, s->x);
+    be->ops->mhc_post(be, s->x, post, comb, s->n, HC, HIDDEN, s->h);
+}
+
+static void bench_streams(void) {
+    static const int rows[] = {1, 64, 8192};
+    static float base[(2 + HC) * HC], scale[3];
+    streams s = {0};
+    if (!wanted("streams")) {
+        return;
+    }
+    float *fn = di_calloc((2 + HC) * HC * HC * HIDDEN, sizeof *fn);
+    di_bf16 *norm = di_calloc(HIDDEN, sizeof *norm);
+    s.fn = (di_tensor){.dtype = DI_F32, .rank = 2, .shape = {(2 + HC) * HC, HC * HIDDEN}};
+    s.fn.data = fn;
+    s.base = (di_tensor){.dtype = DI_F32, .data = base};
+    s.scale = (di_tensor){.dtype = DI_F32, .data = scale};
+    s.norm = (di_tensor){.dtype = DI_BF16, .rank = 1, .shape = {HIDDEN}, .data = norm};
+    s.h = device_bf16((size_t)MAX_ROWS * HC * HIDDEN);
+    s.x = device((size_t)MAX_ROWS * HIDDEN * 2);
+    s.coeffs = device((size_t)MAX_ROWS * (2 + HC) * HC * 4);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char name[96];
+        s.n = rows[i];
+        snprintf(name, sizeof name, "streams: mix, collapse, norm, expand, %d rows", s.n);
+        double row = 2.0 * HIDDEN * (4 * HC + 5);
+        tell(name, per_call(mix, &s, 1), 4.0 * (2 + HC) * HC * HC * HIDDEN + s.n * row, 0);
+    }
+    be->ops->free(be, s.h);
+    be->ops->free(be, s.x);
+    be->ops->free(be, s.coeffs);
+    di_cuda_forget(be);
+    di_free(fn);
+    di_free(norm);
+}
+
+int main(int argc, char **argv) {
+    di_error err;
+    char found[512];
+    only = argc > 1 ? argv[1] : NULL;
+    di_cuda_describe(found, sizeof found);
+    be = di_cuda_create(0, &err);
+    if (!be) {
+        printf("skip: %s\n", err.message);
+        return 0;
+    }
+    printf("%s\n", found);
+    measure_ceiling();
+    bench_experts();
+    bench_product("wq_a FP8", DI_F8_E4M3, Q_LORA, HIDDEN, 1, false);
+    bench_product("wq_b FP8", DI_F8_E4M3, HEADS * HEAD_DIM, Q_LORA, 1, false);
+    bench_product("wo_a FP8 grouped", DI_F8_E4M3, O_GROUPS * O_LORA, HEADS * HEAD_DIM / O_GROUPS,
+                  O_GROUPS, false);
+    bench_product("wo_b FP8", DI_F8_E4M3, HIDDEN, O_GROUPS * O_LORA, 1, false);
+    bench_product("gate BF16", DI_BF16, EXPERTS, HIDDEN, 1, true);
+    bench_product("head BF16", DI_BF16, 8080, HIDDEN, 1, true);
+    bench_attention();
+    bench_index();
+    bench_streams();
+    be->ops->destroy(be);
+    return 0;
+}
