@@ -286,7 +286,8 @@ static void take_text(di_engine *e, di_choice *c, int32_t token, bool ends) {
                                                        &c->text, NULL);
 }
 
-static void take_token(di_engine *e, di_choice *c, const di_row_token *r) {
+/* False: it was the last, and the choice may be gone. */
+static bool take_token(di_engine *e, di_choice *c, const di_row_token *r) {
     di_job *job = &c->job;
     job->tokens[job->num_tokens++] = r->id;
     job->prompt_logits = false; /* all are there, and from now on the reader's to read */
@@ -298,22 +299,26 @@ static void take_token(di_engine *e, di_choice *c, const di_row_token *r) {
     }
     if (ends || c->stop.match >= 0) {
         end_choice(e, c, DI_FINISH_STOP, NULL);
-    } else if (c->failed || job->num_tokens >= job->max_len) {
-        end_choice(e, c, DI_FINISH_LENGTH, NULL);
+        return false;
     }
+    if (c->failed || job->num_tokens >= job->max_len) {
+        end_choice(e, c, DI_FINISH_LENGTH, NULL);
+        return false;
+    }
+    return true;
 }
 
 /* Tokens behind the one that ends the answer are dropped. */
 static void take_tokens(di_engine *e, di_choice *c, const di_plan_row *row,
                         const di_row_result *r) {
     di_engine_note_drafts(e, row->outputs - 1, r->num_tokens - 1);
-    for (int k = 0; k < r->num_tokens && !c->job.ended; k++) {
-        take_token(e, c, &r->tokens[k]);
+    for (int k = 0; k < r->num_tokens; k++) {
+        if (!take_token(e, c, &r->tokens[k])) {
+            return;
+        }
     }
-    if (!c->job.ended) {
-        c->job.num_drafts = r->num_drafts;
-        memcpy(c->job.drafts, r->drafts, (size_t)r->num_drafts * sizeof *r->drafts);
-    }
+    c->job.num_drafts = r->num_drafts;
+    memcpy(c->job.drafts, r->drafts, (size_t)r->num_drafts * sizeof *r->drafts);
 }
 
 static void read_row(di_engine *e, const di_work *w, int i) {
