@@ -1,0 +1,111 @@
+#!/usr/bin/env bash
+# Checks the CUDA backend on a machine with a card, one line a check, and times it. Runs what
+# scripts/device-pack.sh has put into build/device; needs a driver, nothing else.
+#
+#   scripts/device-check.sh [--bench] [--sanitize] [--only-bench] [--out DIR]
+#
+# --bench: timings behind the checks; --sanitize: the op suite under compute-sanitizer. Results go to
+# DIR (bench/results) as DATE-CARD-checks.txt and DATE-CARD-ops.txt. Exit status 1 if a check fails.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+bench= sanitize= checks=1 out=bench/results
+while [ $# -gt 0 ]; do
+    case $1 in
+        --bench) bench=1 ;;
+        --sanitize) sanitize=1 ;;
+        --only-bench) bench=1 checks= ;;
+        --out) out=$2; shift ;;
+        *) sed -n '2,9p' "$0"; exit 2 ;;
+    esac
+    shift
+done
+
+here=$PWD/build/device
+[ -x "$here/bin/deepinfer" ] || { echo 'device-check: run scripts/device-pack.sh first' >&2; exit 2; }
+export LD_LIBRARY_PATH=$here/lib:${LD_LIBRARY_PATH-}
+export DEEPINFER_CUDA_LIBRARY=$here/bin/libdeepinfer-cuda.so
+export TESTDATA=$here/testdata CMOCKA_MESSAGE_OUTPUT=TAP LC_ALL=C.UTF-8
+if [ ! -d "$TESTDATA" ]; then
+    mkdir -p "$TESTDATA" && tar -C "$TESTDATA" -xJf "$here/testdata.tar.xz" || exit 2
+fi
+
+card=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -1)
+[ -n "$card" ] || { echo 'device-check: no card here (nvidia-smi finds none)' >&2; exit 2; }
+short=$(echo "${card##* }" | tr 'A-Z' 'a-z' | tr -cd 'a-z0-9')
+mkdir -p "$out"
+log=$(mktemp)
+failed=0
+
+heading() {
+    echo "card:    $card, driver $(nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -1)"
+    echo "commit:  $(cat "$here/commit")"
+    echo "date:    $(date -u +%Y-%m-%d)"
+    echo "command: $1"
+    echo
+}
+
+# check NAME COMMAND...: one line; the whole output if it fails.
+check() {
+    local name=$1 start=$EPOCHREALTIME status
+    shift
+    timeout "${CHECK_TIMEOUT:-120}" "$@" >"$log" 2>&1 </dev/null
+    status=$?
+    local took=$(((${EPOCHREALTIME/./} - ${start/./}) / 100000))
+    took="$((took / 10)).$((took % 10)) s"
+    if [ $status -eq 0 ]; then
+        echo "ok    $name ($(summary), $took)"
+    else
+        echo "FAIL  $name (exit status $status, $took)"
+        grep -vE '^(ok|#|1\.\.)|^ *$' "$log" | head -60 | sed 's/^/    /'
+        failed=1
+    fi
+}
+
+summary() {
+    local cases
+    cases=$(grep -c '^ok' "$log")
+    if [ "$cases" -gt 0 ]; then echo "$cases cases"; else tail -1 "$log" | cut -c1-90; fi
+}
+
+greedy() {
+    local d
+    d=$(mktemp -d)
+    python3 tests/cuda/greedy.py prompts > "$d/in" &&
+        "$here/bin/deepinfer" generate -m models/demo --temperature 0 -q -i "$d/in" -o "$d/cpu" &&
+        "$here/bin/deepinfer" generate -m models/demo --temperature 0 -q -i "$d/in" -o "$d/cuda" \
+            --backend cuda &&
+        python3 tests/cuda/greedy.py compare "$d/cpu" "$d/cuda"
+}
+
+run_checks() {
+    heading 'scripts/device-check.sh'
+    check 'version tells the card' "$here/bin/deepinfer" version
+    check 'ops against the oracle' env TEST_BACKEND=cuda "$here/bin/test_cpu"
+    check 'ops on state against the oracle' env TEST_BACKEND=cuda "$here/bin/test_cpu_state"
+    check 'golden layers' env TEST_BACKEND=cuda "$here/bin/test_layers"
+    check 'golden layers of the demo model' env TEST_BACKEND=cuda "$here/bin/test_demo_model"
+    check 'drafts' env TEST_BACKEND=cuda "$here/bin/test_drafts"
+    check 'any cut and company, the same bits' env TEST_BACKEND=cuda "$here/bin/test_invariance"
+    check 'greedy text as on the CPU' bash -c "$(declare -p here); $(declare -f greedy); greedy"
+    if [ -n "$sanitize" ]; then
+        for tool in memcheck racecheck; do
+            for program in test_cpu test_cpu_state; do
+                check "$tool of $program" env TEST_BACKEND=cuda compute-sanitizer --tool $tool \
+                    --error-exitcode 9 "$here/bin/$program"
+            done
+        done
+    fi
+}
+
+if [ -n "$checks" ]; then
+    run_checks | tee "$out/$(date -u +%F)-$short-checks.txt"
+    failed=$(grep -c '^FAIL' "$out/$(date -u +%F)-$short-checks.txt")
+fi
+if [ -n "$bench" ]; then
+    { heading 'bench/cuda' && timeout 280 "$here/bin/cuda"; } 2>&1 |
+        tee "$out/$(date -u +%F)-$short-ops.txt"
+    [ "${PIPESTATUS[0]}" -eq 0 ] || failed=1
+fi
+rm -f "$log"
+[ "$failed" = 0 ]

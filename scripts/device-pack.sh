@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Puts everything scripts/device-check.sh runs on a machine with a card into build/device: programs,
+# the libraries they need, test data. For machines that have a driver but nothing to build with.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+to=build/device
+programs='tests/ops/test_cpu tests/ops/test_cpu_state tests/model/test_layers
+    tests/model/test_demo_model tests/model/test_invariance tests/model/test_drafts bench/cuda
+    deepinfer'
+rm -rf "$to"
+mkdir -p "$to/bin" "$to/lib"
+targets=()
+for p in $programs; do targets+=("build/release/$p"); done
+make -j"$(nproc)" --no-print-directory "${targets[@]}" cuda testdata
+for p in "${targets[@]}"; do strip -o "$to/bin/$(basename "$p")" "$p"; done
+strip -o "$to/bin/libdeepinfer-cuda.so" build/release/libdeepinfer-cuda.so
+# Not the C library and the compiler's: those every system has.
+for p in "$to"/bin/*; do ldd "$p"; done | awk '$3 ~ /^\// { print $3 }' | sort -u |
+    grep -vE '/(libc|libm|libpthread|libdl|librt|libgcc_s|libstdc\+\+)\.so' |
+    xargs -I{} cp -L {} "$to/lib/"
+tar -C build/testdata -cJf "$to/testdata.tar.xz" tiny wide deep golden
+git -c safe.directory='*' describe --always --dirty > "$to/commit"
+du -sh "$to"
