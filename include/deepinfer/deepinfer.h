@@ -336,6 +336,16 @@ DI_API size_t di_engine_get_steps(di_engine *engine, uint64_t after, void *steps
 /* With time_ops: where the steps' time went, a table on `stream` (a FILE *). Call it at rest. */
 DI_API void di_engine_print_op_times(di_engine *engine, void *stream);
 
+/* ---- for callers that do not compile this file ------------------------------------------------*/
+
+typedef struct di_member {
+    const char *structure, *name; /* name "": the structure as a whole */
+    size_t offset, bytes;
+} di_member;
+
+/* The layout of the structs above, to compare one's own description of them with. */
+DI_API const di_member *di_layout(size_t *count);
+
 #ifdef __cplusplus
 }
 #endif
