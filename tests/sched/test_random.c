@@ -15,7 +15,7 @@ typedef struct weather {
     sim sim;
     uint64_t random;
     int branches, rush; /* texts; jobs that come for each step, in percent */
-    long added, cancelled, preempted, swapped, hits, evicted;
+    long added, cancelled, preempted, swapped, hits, evicted, taken, refused;
 } weather;
 
 static int below(weather *w, int n) {
@@ -34,7 +34,7 @@ static void open_world(weather *w, uint64_t seed) {
         .seed = seed,
         .num_blocks = blocks,
         .num_snapshots = below(w, 4) ? between(w, 1, 12) : 0,
-        .synchronous = below(w, 4) == 0,
+        .synchronous = below(w, 3) == 0,
         .sched =
             {
                 .max_num_seqs = seqs,
@@ -45,6 +45,7 @@ static void open_world(weather *w, uint64_t seed) {
                 .host_bytes = below(w, 2) ? (size_t)between(w, 1, 40) * 4000 : 0,
             },
     };
+    o.max_drafts = o.synchronous && below(w, 3) ? between(w, 1, 5) : 0;
     w->branches = between(w, 1, 6);
     w->rush = between(w, 2, 30);
     sim_open(&w->sim, &o);
@@ -123,6 +124,8 @@ static long walk_world(weather *w, uint64_t seed, long events) {
     w->swapped += (long)stats.swapped;
     w->hits += (long)cache.tokens_hit;
     w->evicted += (long)cache.blocks_evicted;
+    w->taken += w->sim.drafts_taken;
+    w->refused += w->sim.drafts_refused;
     assert_int_equal(stats.host_bytes_used, 0);
     long turns = w->sim.turn;
     sim_close(&w->sim);
@@ -143,13 +146,16 @@ static void test_every_job_ends_with_the_tokens_it_has_alone(void **state) {
     for (long done = 0; done < events; done += EVENTS_A_WORLD) {
         turns += walk_world(&w, seed++, EVENTS_A_WORLD);
     }
-    print_message("    worlds %llu to %llu: %ld events, %ld turns, %ld jobs, %ld cancelled, %ld "
-                  "preempted, %ld of them kept, %ld tokens hit, %ld blocks evicted\n",
-                  (unsigned long long)seed - (unsigned long long)(events / EVENTS_A_WORLD),
-                  (unsigned long long)seed - 1, events, turns, w.added, w.cancelled, w.preempted,
-                  w.swapped, w.hits, w.evicted);
+    print_message(
+        "    worlds %llu to %llu: %ld events, %ld turns, %ld jobs, %ld cancelled, %ld "
+        "preempted, %ld of them kept, %ld tokens hit, %ld blocks evicted, %ld drafts taken, "
+        "%ld refused\n",
+        (unsigned long long)seed - (unsigned long long)(events / EVENTS_A_WORLD),
+        (unsigned long long)seed - 1, events, turns, w.added, w.cancelled, w.preempted, w.swapped,
+        w.hits, w.evicted, w.taken, w.refused);
     if (events >= EVENTS) { /* the walk has been where it should */
         assert_true(w.added > 40000 && w.cancelled > 5000 && w.preempted > 2000);
+        assert_true(w.taken > 100000 && w.refused > 100000);
         assert_true(w.swapped > 300 && w.hits > 1000000 && w.evicted > 10000);
     }
 }

@@ -33,10 +33,14 @@ static int32_t token_of(uint64_t state) {
     return (int32_t)(state >> 40) % 1000;
 }
 
-/* What a slot and a block hold. */
+/* What a slot holds: a ring of the newest states, so that drafts can be taken back. */
+enum { SLOT_RING = 16 };
+
 typedef struct slot_state {
-    int64_t len;
-    uint64_t state;
+    struct {
+        int64_t len;
+        uint64_t state;
+    } ring[SLOT_RING]; /* behind len tokens, at len % SLOT_RING */
 } slot_state;
 
 static slot_state *slot_memory(const sim *s, int32_t slot) {
@@ -68,7 +72,8 @@ static void open_work(sim_work *w, const sim_options *o) {
     size_t n = (size_t)o->sched.max_num_seqs;
     assert_true(di_plan_create(&w->plan, &o->sched, NULL));
     w->rows = must(calloc(n, sizeof *w->rows));
-    w->results = must(calloc(n, sizeof *w->results));
+    w->results = must(calloc(n * (1 + DI_MAX_DRAFTS), sizeof *w->results));
+    w->emitted = must(calloc(n, sizeof *w->emitted));
     w->tokens = must(calloc((size_t)o->sched.max_num_batched_tokens, sizeof *w->tokens));
     w->blocks = must(calloc(n * MAX_MODEL_BLOCKS, sizeof *w->blocks));
 }
@@ -129,6 +134,7 @@ void sim_close(sim *s) {
         di_plan_destroy(&w->plan);
         free(w->rows);
         free(w->results);
+        free(w->emitted);
         free(w->tokens);
         free(w->blocks);
     }
@@ -233,26 +239,38 @@ static void run_row(sim *s, sim_work *w, int i) {
     sim_job *job = w->plan.rows[i].job->owner;
     slot_state *slot = slot_memory(s, row->slot);
     uint64_t state = job->states[0];
+    int outputs = w->plan.rows[i].outputs;
     if (row->pos0 > 0) {
-        CHECK(s, slot->len == row->pos0 && slot->state == job->states[row->pos0],
+        int at = (int)(row->pos0 % SLOT_RING);
+        CHECK(s, slot->ring[at].len == row->pos0 && slot->ring[at].state == job->states[row->pos0],
               "slot %d holds state of %lld tokens, not that in front of row %lld", row->slot,
-              (long long)slot->len, (long long)row->pos0);
-        state = slot->state;
+              (long long)slot->ring[at].len, (long long)row->pos0);
+        state = slot->ring[at].state;
         check_history(s, job, row);
     }
     if (row->source >= 0) {
-        row->tokens[row->num_tokens - 1] = w->before->results[row->source];
+        row->tokens[row->num_tokens - 1] = w->before->results[row->source * (1 + DI_MAX_DRAFTS)];
     }
+    int known = row->num_tokens - (outputs > 0 ? outputs - 1 : 0); /* the others are drafts */
+    int32_t *results = w->results + i * (1 + DI_MAX_DRAFTS);
+    w->emitted[i] = 0;
     for (int t = 0; t < row->num_tokens; t++) {
         int64_t pos = row->pos0 + t;
-        CHECK(s, row->tokens[t] == job->wanted[pos], "token %lld is %d, %d expected",
+        CHECK(s, t >= known || row->tokens[t] == job->wanted[pos], "token %lld is %d, %d expected",
               (long long)pos, row->tokens[t], job->wanted[pos]);
         state = mix(state, (uint64_t)row->tokens[t]);
         block_memory(s, row->blocks[pos / DI_BLOCK_TOKENS])[pos % DI_BLOCK_TOKENS] = state;
+        slot->ring[(pos + 1) % SLOT_RING].len = pos + 1;
+        slot->ring[(pos + 1) % SLOT_RING].state = state;
+        bool taken = t == known - 1 || (w->emitted[i] == t - known + 1 && t >= known &&
+                                        row->tokens[t] == results[t - known]);
+        if (outputs > 0 && taken) {
+            results[w->emitted[i]++] = token_of(state);
+        }
     }
-    *slot = (slot_state){row->pos0 + row->num_tokens, state};
-    w->results[i] = token_of(state);
     job->rows += row->num_tokens;
+    s->drafts_taken += outputs > 1 ? w->emitted[i] - 1 : 0;
+    s->drafts_refused += outputs - w->emitted[i];
 }
 
 static void run_work(sim *s, sim_work *w) {
@@ -278,8 +296,8 @@ static void fill(sim *s, sim_work *w) {
         sim_row *row = &w->rows[i];
         *row = (sim_row){p->pos0, p->num_tokens, job->seq.num_blocks, -1, job->seq.slot,
                          blocks,  tokens};
-        int64_t known = job->num_tokens - p->pos0;
-        if (known < p->num_tokens) {
+        int64_t known = job->num_tokens - p->pos0, drafts = p->outputs > 1 ? p->outputs - 1 : 0;
+        if (known < p->num_tokens - drafts) {
             CHECK(s, known == p->num_tokens - 1, "%lld tokens of a row are not known",
                   (long long)(p->num_tokens - known));
             for (int k = 0; w->before && k < w->before->plan.num_rows; k++) {
@@ -288,8 +306,9 @@ static void fill(sim *s, sim_work *w) {
             }
             CHECK(s, row->source >= 0, "nothing samples a row's last token");
         }
-        memcpy(tokens, job->tokens + p->pos0,
-               (size_t)(known < p->num_tokens ? known : p->num_tokens) * sizeof *tokens);
+        known = known < p->num_tokens ? known : p->num_tokens;
+        memcpy(tokens, job->tokens + p->pos0, (size_t)known * sizeof *tokens);
+        memcpy(tokens + known, job->drafts, (size_t)drafts * sizeof *tokens);
         memcpy(blocks, job->seq.blocks, (size_t)job->seq.num_blocks * sizeof *blocks);
         tokens += p->num_tokens;
         blocks += job->seq.num_blocks;
@@ -402,24 +421,45 @@ static void check_service(sim *s, const di_plan *p) {
           s->best_idle);
 }
 
+/* Right ones, and wrong ones from some place on. */
+static void propose(const sim *s, sim_job *job) {
+    di_job *j = &job->job;
+    uint64_t random = mix(job->states[j->num_tokens], (uint64_t)s->turn) >> 8;
+    int most = s->o.max_drafts;
+    j->num_drafts = most > 0 ? (int)(random % (uint64_t)(most + 1)) : 0;
+    int right = (int)((random >> 16) % (uint64_t)(most + 2));
+    for (int i = 0; i < j->num_drafts; i++) {
+        int64_t at = j->num_tokens + i;
+        j->drafts[i] = at < j->max_len && i < right ? job->wanted[at] : 1000;
+    }
+}
+
+static void take_token(sim *s, sim_job *job, int32_t token) {
+    di_job *j = &job->job;
+    CHECK(s, token == job->wanted[j->num_tokens], "token %lld is %d", (long long)j->num_tokens,
+          token);
+    j->tokens[j->num_tokens++] = token;
+    long gap = job->last_token >= 0 ? s->turn - job->last_token : 0;
+    job->max_gap = gap > job->max_gap ? gap : job->max_gap;
+    job->first_token = job->first_token >= 0 ? job->first_token : s->turn;
+    job->last_token = s->turn;
+    if (j->num_tokens >= job->stop_at) {
+        sim_end(s, job);
+    }
+}
+
 static void read_work(sim *s, sim_work *w) {
     for (int i = 0; i < w->plan.num_rows; i++) {
         const di_plan_row *row = &w->plan.rows[i];
         sim_job *job = row->job->owner;
-        di_sched_result(s->sched, row, row->outputs);
+        di_sched_result(s->sched, row, w->emitted[i]);
+        for (int k = 0; k < w->emitted[i] && !job->job.ended; k++) {
+            take_token(s, job, w->results[i * (1 + DI_MAX_DRAFTS) + k]);
+        }
         if (job->job.ended) {
             note_done(s, job);
-        } else if (row->outputs > 0) {
-            CHECK(s, w->results[i] == job->wanted[job->job.num_tokens], "token %lld is %d",
-                  (long long)job->job.num_tokens, w->results[i]);
-            job->job.tokens[job->job.num_tokens++] = w->results[i];
-            long gap = job->last_token >= 0 ? s->turn - job->last_token : 0;
-            job->max_gap = gap > job->max_gap ? gap : job->max_gap;
-            job->first_token = job->first_token >= 0 ? job->first_token : s->turn;
-            job->last_token = s->turn;
-            if (job->job.num_tokens >= job->stop_at) {
-                sim_end(s, job);
-            }
+        } else {
+            propose(s, job);
         }
     }
 }

@@ -16,6 +16,7 @@ typedef struct sim_options {
     int num_blocks, num_snapshots;
     di_sched_options sched;
     bool synchronous;
+    int max_drafts; /* of each job and step, some right, some wrong; synchronous only */
 } sim_options;
 
 typedef struct sim_job {
@@ -24,10 +25,9 @@ typedef struct sim_job {
     int32_t *wanted; /* [max_len] the tokens it has alone */
     uint64_t *states;
     bool decodes, ran; /* before the plan being made: is to be served by it; had a slot */
-    long rows;         /* computed in all */
+    long rows;         /* computed in all, those of drafts too */
     long first_token, last_token, max_gap; /* turns; -1 = none yet */
-    int tokens_at_end;
-    bool done; /* no queued step mentions it */
+    bool done;                             /* no queued step mentions it */
 } sim_job;
 
 typedef struct sim_row {
@@ -39,7 +39,9 @@ typedef struct sim_row {
 typedef struct sim_work {
     di_plan plan;
     sim_row *rows;
-    int32_t *tokens, *results;
+    int32_t *tokens;
+    int32_t *results; /* [max_num_seqs, 1 + DI_MAX_DRAFTS] */
+    int *emitted;     /* [max_num_seqs] */
     int32_t *blocks;
     const struct sim_work *before;
     bool ran;
@@ -59,6 +61,7 @@ typedef struct sim {
     long turn, empty_turns; /* turns with jobs there and no row planned, nothing unread */
     const sim_job *best;
     long best_idle;
+    long drafts_taken, drafts_refused;
 } sim;
 
 sim_options sim_defaults(void); /* 40 blocks, 8 sequences, 256 rows, 64 beside decoding */
