@@ -35,6 +35,7 @@ static const di_member members[] = {
     MEMBER(di_engine_options, replay_mode),
     MEMBER(di_engine_options, replay_keep_tokens),
     MEMBER(di_engine_options, num_drafts),
+    MEMBER(di_engine_options, time_ops),
     MEMBER(di_engine_options, trace_file),
 
     WHOLE(di_engine_info),
@@ -159,6 +160,11 @@ static const di_member members[] = {
     MEMBER(di_engine_stats, device_seconds),
     MEMBER(di_engine_stats, device_idle_seconds),
     MEMBER(di_engine_stats, host_seconds_total),
+    MEMBER(di_engine_stats, draft_rounds),
+    MEMBER(di_engine_stats, drafts_verified),
+    MEMBER(di_engine_stats, drafts_accepted),
+    MEMBER(di_engine_stats, drafts_verified_at),
+    MEMBER(di_engine_stats, drafts_accepted_at),
 };
 
 const di_member *di_layout(size_t *count) {
