@@ -152,7 +152,7 @@ static bool answer_queue(job *j, const di_options *o, FILE *in, const char *in_n
     bool quiet = o->values[DI_OPT_QUIET].flag, stats = o->values[DI_OPT_STATS].flag;
     di_lines_open(&j->lines, in, in_name);
     di_progress_begin(&j->progress, "answered", quiet || stats);
-    di_watch_begin(&j->watch, j->engine, stats);
+    di_watch_begin(&j->watch, j->engine, di_options_text(o, DI_OPT_BACKEND, "cpu"), stats);
     bool ok = answer_all(j, err);
     di_queue_destroy(j->queue); /* what is still under way is cancelled */
     di_progress_end(&j->progress);

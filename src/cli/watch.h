@@ -9,6 +9,7 @@ enum { DI_WATCH_BUCKETS = 256 };
 
 typedef struct di_watch {
     di_engine *engine; /* NULL: nothing is shown */
+    const char *backend;
     double begun, shown;
     uint64_t seen;            /* number of the last step that was read */
     di_engine_stats at_shown; /* when the last line was printed */
@@ -17,8 +18,8 @@ typedef struct di_watch {
     int lines; /* printed */
 } di_watch;
 
-/* The engine is borrowed. */
-void di_watch_begin(di_watch *w, di_engine *engine, bool enabled);
+/* Engine and name of its backend are borrowed. */
+void di_watch_begin(di_watch *w, di_engine *engine, const char *backend, bool enabled);
 
 /* Call often: the engine keeps the last 1024 steps only. */
 void di_watch_look(di_watch *w);
