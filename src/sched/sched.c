@@ -354,7 +354,7 @@ static int64_t wanted_rows(const di_sched *s, const di_plan *plan, const di_job 
         int64_t room = logits - others > 1 ? logits - others : logits > 0;
         n = n < room ? n : room;
     }
-    return logits > 0 ? n : 0;
+    return logits > 0 || n < di_job_need(job) ? n : n - 1; /* the last row needs logits */
 }
 
 /* Plans n rows of a running job that has its blocks. */
