@@ -238,7 +238,7 @@ answer answer_of(di_engine *e, di_prompt prompt, di_request_params params) {
 
 void expect_whole_pools(di_engine *e) {
     di_engine_stats s = {.struct_bytes = sizeof s};
-    for (int i = 0; i < 5000; i++) {
+    for (int i = 0; i < 60000; i++) {
         di_engine_get_stats(e, &s);
         if (s.running + s.waiting == 0 && s.finished == s.requests &&
             s.blocks_free + s.blocks_cached == s.blocks) {
