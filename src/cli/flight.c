@@ -217,11 +217,10 @@ static bool set_request(json_t *object, di_flight_request *r, bool *failed) {
     if (r->prompt_logprobs && json_object_set(object, "prompt_logprobs", r->prompt_logprobs) != 0) {
         return false;
     }
-    return json_object_set_new(
-               object, "usage",
-               json_pack("{s:I, s:I, s:I}", "prompt_tokens", (json_int_t)r->prompt_tokens,
-                         "completion_tokens", (json_int_t)r->completion_tokens, "total_tokens",
-                         (json_int_t)(r->prompt_tokens + r->completion_tokens))) == 0;
+    json_int_t prompt = r->prompt_tokens, completion = r->completion_tokens;
+    json_t *usage = json_pack("{s:I, s:I, s:I}", "prompt_tokens", prompt, "completion_tokens",
+                              completion, "total_tokens", prompt + completion);
+    return json_object_set_new(object, "usage", usage) == 0;
 }
 
 json_t *di_flight_object(di_flight_request *r, bool *failed) {

@@ -81,6 +81,25 @@ def test_a_word_that_belongs_nowhere_is_named(_):
 
 
 @test
+def test_inspect_state_prints_what_a_sequence_keeps(_):
+    out = succeeds(deepinfer("inspect", "--state", DEMO)).out
+    for part in ("window rings", "latents", "index keys", "open groups", "A block holds 128 tokens"):
+        assert part in out, out
+    complains(deepinfer("inspect", "--state", "/none"), 1, "/none")
+
+
+@test
+def test_batch_invariance_is_accepted_and_reported(_):
+    for value in "01":
+        result = succeeds(deepinfer("generate", "-m", DEMO, "--stats", stdin="",
+                                    env={"DEEPINFER_BATCH_INVARIANT": value}))
+        assert "batch invariance: always (cpu)" in result.err, result
+    assert "batch invariance" in succeeds(deepinfer("version")).out
+    complains(deepinfer("generate", "-m", DEMO, env={"DEEPINFER_BATCH_INVARIANT": "maybe"}), 2,
+              "DEEPINFER_BATCH_INVARIANT", "maybe")
+
+
+@test
 def test_a_value_given_to_a_switch_is_refused(_):
     complains(deepinfer("run", "-m", DEMO, "--think=very"), 2, "--think", "very")
 
