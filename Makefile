@@ -17,7 +17,7 @@ include mk/cuda.mk
 include mk/test.mk
 include mk/install.mk
 
-.PHONY: all demo test bench format lint asan tsan fuzz install uninstall clean help deps
+.PHONY: all demo test soak bench format lint asan tsan fuzz install uninstall clean help deps
 
 all: $(BUILD)/deepinfer $(BUILD)/libdeepinfer.a $(BUILD)/libdeepinfer.so cuda
 
@@ -26,6 +26,7 @@ help:
 	@echo 'make CUDA=0|1    leave the CUDA part out, or insist on it (default: built if nvcc is there)'
 	@echo 'make demo       install what is missing, build, and let the bundled model answer'
 	@echo 'make test       install what is missing, build and run every test'
+	@echo 'make soak       run the random tests SOAK_EVENTS (50) times as long'
 	@echo 'make bench      run the benchmarks in bench/'
 	@echo 'make asan tsan  run the tests in a build with sanitizers'
 	@echo 'make fuzz       run every fuzzer for FUZZ_SECONDS (60)'

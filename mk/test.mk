@@ -50,6 +50,19 @@ bench: deps
 bench-run: all $(BENCH_BIN) testdata
 	@BUILD=$(BUILD) TESTDATA=$(TESTDATA) PYTHON=$(PYTHON) bench/run.sh $(BENCH)
 
+# The tests that walk at random, SOAK_EVENTS times as long as in `make test`. Their seeds are printed;
+# SEED=n starts elsewhere.
+SOAK_EVENTS ?= 50
+SOAK_BIN := $(addprefix $(BUILD)/tests/,sched/test_random engine/test_random_events)
+
+soak: deps
+	@$(MAKE) --no-print-directory soak-run
+
+.PHONY: soak-run
+soak-run: $(SOAK_BIN) testdata
+	@MODE=$(MODE) BUILD=$(BUILD) TESTDATA=$(TESTDATA) SOAK_EVENTS=$(SOAK_EVENTS) TEST_TIMEOUT=86400 \
+	    scripts/run-tests.sh $(SOAK_BIN)
+
 asan tsan:
 	@$(MAKE) --no-print-directory MODE=$@ test
 

@@ -129,7 +129,7 @@ static void test_what_is_cached_does_not_matter(void **state) {
     (void)state;
     di_engine_options o = demo_options();
     o.max_num_seqs = 4;
-    o.kv_memory = demo_kv_memory(4, 14);
+    o.kv_memory = kv_memory_of("models/demo", 4, 14);
     di_engine *e = open_engine(&o);
     expect_set(e, &set); /* cold */
     answer a = answer_of(e, set.prompts[5], set.params[5]);
@@ -180,7 +180,7 @@ static void check_preemption(const answer *wanted, int64_t host_memory, bool syn
     di_engine_options o = demo_options();
     answer found[GROWING] = {0};
     o.max_num_seqs = 6;
-    o.kv_memory = demo_kv_memory(6, 11);
+    o.kv_memory = kv_memory_of("models/demo", 6, 11);
     o.host_memory = host_memory;
     o.synchronous = synchronous;
     o.max_num_batched_tokens = 150;

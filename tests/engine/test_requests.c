@@ -382,7 +382,7 @@ static void test_what_can_never_fit_is_refused_with_numbers(void **state) {
     (void)state;
     di_engine_options o = demo_options();
     o.max_num_seqs = 1;
-    o.kv_memory = demo_kv_memory(1, 11);
+    o.kv_memory = kv_memory_of("models/demo", 1, 11);
     di_engine *e = open_engine(&o);
     static int32_t ids[1500];
     for (int i = 0; i < 1500; i++) {
@@ -549,7 +549,7 @@ static void test_callers_in_many_threads_get_what_they_would_get_alone(void **st
     o.max_num_seqs = 5;
     o.max_num_batched_tokens = 100;
     o.max_queue = 20;
-    o.kv_memory = demo_kv_memory(5, 20);
+    o.kv_memory = kv_memory_of("models/demo", 5, 20);
     di_engine *e = open_engine(&o);
     di_queue *q = open_queue(e);
     for (int i = 0; i < CALLERS; i++) {

@@ -54,21 +54,17 @@ di_engine_options demo_options(void) {
     return o;
 }
 
-int64_t demo_kv_memory(int max_num_seqs, int blocks) {
-    static int64_t block, slot;
-    if (block == 0) {
-        di_error err = {0};
-        di_parts parts;
-        di_parts_options o = {
-            .model = "models/demo", .max_num_seqs = 1, .max_rows = 1, .max_logits = 1};
-        if (!di_parts_open(&parts, &o, &err)) {
-            fail_msg("%s", err.message);
-        }
-        block = (int64_t)di_cache_pool(parts.cache)->layout->block_stride;
-        slot = (int64_t)di_cache_pool(parts.cache)->layout->slot_stride;
-        di_parts_close(&parts);
+int64_t kv_memory_of(const char *model, int max_num_seqs, int blocks) {
+    di_error err = {0};
+    di_parts parts;
+    di_parts_options o = {.model = model, .max_num_seqs = 1, .max_rows = 1, .max_logits = 1};
+    if (!di_parts_open(&parts, &o, &err)) {
+        fail_msg("%s", err.message);
     }
-    return (max_num_seqs + 1) * slot + blocks * block;
+    const di_state_layout *l = di_cache_pool(parts.cache)->layout;
+    size_t bytes = (size_t)(max_num_seqs + 1) * l->slot_stride + (size_t)blocks * l->block_stride;
+    di_parts_close(&parts);
+    return (int64_t)bytes;
 }
 
 di_engine *open_engine(const di_engine_options *options) {

@@ -14,8 +14,9 @@ di_request_params greedy(int64_t max_tokens);
 di_request_params seeded(uint64_t seed, int64_t max_tokens); /* temperature 0.8, top_p 0.95 */
 
 di_engine_options demo_options(void);
-/* kv_memory for so many sequences at once and blocks of 128 tokens (at most 50), one snapshot. */
-int64_t demo_kv_memory(int max_num_seqs, int blocks);
+/* kv_memory for so many sequences at once and blocks of 128 tokens, with one snapshot: 11 to 50
+ * blocks of the demo model's, 4 to 10 of the tiny one's. */
+int64_t kv_memory_of(const char *model, int max_num_seqs, int blocks);
 di_engine *open_engine(const di_engine_options *options);
 
 /* A request on its own. */
