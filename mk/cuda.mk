@@ -40,8 +40,10 @@ $(BUILD)/%.cu.o: %.cu
 	$(call say,NVCC)
 	$(Q)$(NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
 
-# What it needs of the library (errors, memory) is linked in, hidden.
-$(BUILD)/libdeepinfer-cuda.so: $(CUDA_OBJ) $(BUILD)/libdeepinfer.a
+# What it needs of the base room is linked in, hidden.
+CUDA_BASE := $(patsubst %,$(BUILD)/src/base/%.o,alloc error tensor utf8)
+
+$(BUILD)/libdeepinfer-cuda.so: $(CUDA_OBJ) $(CUDA_BASE)
 	$(call say,LINK)
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,$(@F) -Wl,--exclude-libs,ALL \
 	    -Wl,--no-undefined $^ -L$(CUDA_HOME)/lib64 -lcudart_static -lstdc++ -lm -lpthread -ldl \

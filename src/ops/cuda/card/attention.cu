@@ -7,31 +7,39 @@
  * dims, a value's sum runs over slots 16 at a time. */
 #include "state.cuh"
 
-enum { SLOTS = 64, HEADS = 16, THREADS = 256, MAX_TILES = 8, LD_P = SLOTS + 8, LD_S = SLOTS + 1 };
+enum {
+    SLOTS = 64,
+    HEADS = 16,
+    THREADS = 256,
+    MAX_TILES = 8,
+    LD_P = SLOTS + 8,
+    LD_S = SLOTS + 1,
+    AHEAD = 8
+};
 
 struct shared_parts {
     dk_bf16 *keys, *q, *p; /* [SLOTS][ld], [HEADS][ld], [HEADS][LD_P] */
     float *score;          /* [HEADS][LD_S] */
     float *peak, *total, *fade;
-    const uint8_t **record; /* [SLOTS]; NULL: an empty slot */
+    const uint8_t **record; /* of every list slot, filled up to SLOTS; NULL: an empty one */
 };
 
-static size_t shared_bytes(int dim) {
-    size_t ld = (size_t)dim + 8;
+static size_t shared_bytes(int dim, int slots) {
+    size_t ld = (size_t)dim + 8, blocks = ((size_t)slots + SLOTS - 1) / SLOTS;
     return (SLOTS + HEADS) * ld * 2 + HEADS * LD_P * 2 + HEADS * LD_S * 4 + 3 * HEADS * 4 +
-           SLOTS * sizeof(void *);
+           blocks * SLOTS * sizeof(void *);
 }
 
 static __device__ shared_parts lay_out(unsigned char *base, int ld) {
     shared_parts s;
-    s.record = (const uint8_t **)base;
-    s.keys = (dk_bf16 *)(s.record + SLOTS);
+    s.keys = (dk_bf16 *)base;
     s.q = s.keys + SLOTS * ld;
     s.p = s.q + HEADS * ld;
     s.score = (float *)(s.p + HEADS * LD_P);
     s.peak = s.score + HEADS * LD_S;
     s.total = s.peak + HEADS;
     s.fade = s.total + HEADS;
+    s.record = (const uint8_t **)(s.fade + HEADS);
     return s;
 }
 
@@ -59,28 +67,37 @@ static __device__ const uint8_t *slot_record(const dk_attention_call &c, const d
     return entry < 0 ? NULL : latent_row(c.step, seq, c.ratio, entry);
 }
 
-/* Decodes list slots [begin, begin + SLOTS) to s.keys, zeros for empty ones; false if all are. */
-static __device__ bool fill_keys(const dk_attention_call &c, const dk_seq &seq, int row, int begin,
-                                 int slots, const shared_parts &s, int ld) {
-    bool mine = false;
-    if (threadIdx.x < SLOTS) {
-        int slot = begin + threadIdx.x;
-        s.record[threadIdx.x] = slot < slots ? slot_record(c, seq, row, slot) : NULL;
-        mine = s.record[threadIdx.x] != NULL;
-    }
+/* Decodes list slots [begin, begin + SLOTS) to s.keys, zeros for empty ones; false if all are. A
+ * warp takes every eighth slot, a lane 8 of its values at a time; the loads of AHEAD slots are
+ * under way before the first is decoded. windows: list slots before this one hold window records.
+ */
+static __device__ bool fill_keys(int dim, int begin, int windows, const shared_parts &s, int ld) {
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, groups = dim / 8;
+    bool mine = threadIdx.x < SLOTS && s.record[begin + threadIdx.x] != NULL;
     if (!__syncthreads_or(mine)) {
         return false;
     }
-    int groups = c.dim / 8;
-    for (int i = threadIdx.x; i < SLOTS * groups; i += THREADS) {
-        int slot = i / groups, group = i % groups;
-        const uint8_t *record = s.record[slot];
-        uint4 v = make_uint4(0, 0, 0, 0);
-        if (record) {
-            v = begin + slot < c.window || seq.draft ? window_values(record, c.dim, group)
-                                                     : latent_values(record, c.dim, group);
+    for (int group = lane; group < groups; group += 32) {
+#pragma unroll
+        for (int first = 0; first < SLOTS / 8; first += AHEAD) {
+            raw_group raw[AHEAD];
+#pragma unroll
+            for (int u = 0; u < AHEAD; u++) {
+                int slot = begin + warp + 8 * (first + u);
+                const uint8_t *record = s.record[slot];
+                raw[u] = {};
+                if (record) {
+                    raw[u] = slot < windows ? window_raw(record, dim, group)
+                                            : latent_raw(record, dim, group);
+                }
+            }
+#pragma unroll
+            for (int u = 0; u < AHEAD; u++) {
+                int slot = warp + 8 * (first + u);
+                *(uint4 *)(s.keys + slot * ld + group * 8) =
+                    begin + slot < windows ? window_values(raw[u]) : latent_values(raw[u]);
+            }
         }
-        *(uint4 *)(s.keys + slot * ld + group * 8) = v;
     }
     __syncthreads();
     return true;
@@ -113,11 +130,13 @@ static __device__ void take_scores(const shared_parts &s, int dim, int ld, float
 }
 
 /* Each warp: two heads. Lanes hold slots lane and lane + 32. */
-static __device__ void softmax(const shared_parts &s) {
+static __device__ void softmax(const shared_parts &s, int begin) {
     int lane = threadIdx.x % 32;
-    for (int h = threadIdx.x / 32; h < HEADS; h += THREADS / 32) {
-        float a = s.record[lane] ? s.score[h * LD_S + lane] : -INFINITY;
-        float b = s.record[lane + 32] ? s.score[h * LD_S + lane + 32] : -INFINITY;
+#pragma unroll
+    for (int i = 0; i < HEADS / (THREADS / 32); i++) {
+        int h = threadIdx.x / 32 + i * (THREADS / 32);
+        float a = s.record[begin + lane] ? s.score[h * LD_S + lane] : -INFINITY;
+        float b = s.record[begin + lane + 32] ? s.score[h * LD_S + lane + 32] : -INFINITY;
         float old = s.peak[h], top = a > old ? a : old;
         top = b > top ? b : top;
         for (int step = 16; step > 0; step /= 2) {
@@ -232,13 +251,18 @@ static __global__ void __launch_bounds__(THREADS) attention(dk_attention_call c)
     dk_seq seq = c.step.seqs[c.step.row_seq[row]];
     shared_parts s = lay_out(base, ld);
     int slots = c.window + (seq.draft ? seq.num_rows : c.topk ? c.k : 0);
+    int windows = seq.draft ? slots : c.window;
     float out[MAX_TILES][4] = {};
+    for (int slot = threadIdx.x; slot < (slots + SLOTS - 1) / SLOTS * SLOTS; slot += THREADS) {
+        s.record[slot] = slot < slots ? slot_record(c, seq, row, slot) : NULL;
+    }
     begin_heads(c, s, row, head0, ld);
+    __syncthreads();
     for (int begin = 0; begin < slots; begin += SLOTS) {
-        if (fill_keys(c, seq, row, begin, slots, s, ld)) {
+        if (fill_keys(c.dim, begin, windows, s, ld)) {
             take_scores(s, c.dim, ld, c.scale);
             __syncthreads();
-            softmax(s);
+            softmax(s, begin);
             __syncthreads();
             add_values(s, c.dim, ld, out);
         }
@@ -248,7 +272,7 @@ static __global__ void __launch_bounds__(THREADS) attention(dk_attention_call c)
 }
 
 void dk_attention(cudaStream_t s, const dk_attention_call *c) {
-    size_t bytes = shared_bytes(c->dim);
+    size_t bytes = shared_bytes(c->dim, c->most_slots);
     cudaFuncSetAttribute(attention, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     attention<<<dim3(c->step.num_rows, (c->heads + HEADS - 1) / HEADS), THREADS, bytes, s>>>(*c);
 }

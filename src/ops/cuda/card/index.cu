@@ -3,7 +3,12 @@
  * for one row; its passes over the row's keys are what bounds it at long contexts. */
 #include "state.cuh"
 
-enum { PLACES = 64, TILES = 4 /* of places, in a block of `scores` */, SCORE_THREADS = 256 };
+enum {
+    PLACES = 64,
+    TILES = 4 /* of places, in a block of `scores` */,
+    SCORE_THREADS = 256,
+    AHEAD = 4
+};
 
 static __device__ int64_t visible(const dk_step &step, const dk_seq &seq, int row, int ratio) {
     return (seq.pos0 + (row - seq.row0) + 1) / ratio;
@@ -71,13 +76,25 @@ static __global__ void __launch_bounds__(SCORE_THREADS) scores(dk_index_call c) 
     for (int64_t begin = first; begin < first + PLACES * TILES && begin < c.places;
          begin += PLACES) {
         __syncthreads();
-        for (int i = threadIdx.x; i < PLACES * groups; i += SCORE_THREADS) {
-            int64_t entry = entry_at(c, row, begin + i / groups, seen);
-            uint4 v = make_uint4(0, 0, 0, 0);
-            if (entry >= 0) {
-                v = key_values(key_row(c.step, seq, c.ratio, entry), c.key_dim, i % groups);
+        for (int first = threadIdx.x; first < PLACES * groups; first += AHEAD * SCORE_THREADS) {
+            raw_group raw[AHEAD];
+#pragma unroll
+            for (int u = 0; u < AHEAD; u++) {
+                int i = first + u * SCORE_THREADS;
+                int64_t entry =
+                    i < PLACES * groups ? entry_at(c, row, begin + i / groups, seen) : -1;
+                raw[u] = {};
+                if (entry >= 0) {
+                    raw[u] = key_raw(key_row(c.step, seq, c.ratio, entry), c.key_dim, i % groups);
+                }
             }
-            *(uint4 *)(keys + i / groups * ld + i % groups * 8) = v;
+#pragma unroll
+            for (int u = 0; u < AHEAD; u++) {
+                int i = first + u * SCORE_THREADS;
+                if (i < PLACES * groups) {
+                    *(uint4 *)(keys + i / groups * ld + i % groups * 8) = key_values(raw[u]);
+                }
+            }
         }
         __syncthreads();
         const dk_bf16 *key = keys + (warp * 8 + g) * ld + 2 * t;

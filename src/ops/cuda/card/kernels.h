@@ -34,7 +34,9 @@ typedef struct dk_matrix {
     int slices, slice_chunks, chunks;
 } dk_matrix;
 
-enum { DK_CHUNK_BYTES = 64, DK_MAX_SLICES = 8 };
+/* DK_ROW_UNIT rows of zeros follow a matrix's last row, after filling up to a multiple of it: tiles
+ * may reach beyond the end. */
+enum { DK_CHUNK_BYTES = 64, DK_MAX_SLICES = 8, DK_ROW_UNIT = 32 };
 
 /* Values of a chunk: 32 BF16, 64 FP8, 128 FP4. */
 static inline int dk_chunk_values(dk_format format) {
@@ -85,7 +87,6 @@ typedef struct dk_moe {
     dk_tile *tiles;            /* [max_tiles] */
     int32_t *token, *place;    /* [n * top_k] */
     float *weight;             /* [n * top_k] */
-    int32_t *counts;           /* [num_experts + 1] */
     dk_bf16 *mid, *mid_shared; /* prepared t, [n * top_k, down.kp] and [n, shared_down.kp] */
     dk_bf16 *out;              /* [n, top_k + 1, d] */
     dk_bf16 *y;                /* [n, d] */
@@ -134,6 +135,7 @@ void dk_entry_store(cudaStream_t s, const dk_step *step, int ratio, const dk_ent
 typedef struct dk_attention_call {
     dk_step step;
     int window, ratio, heads, dim, k;
+    int most_slots; /* of any row's list */
     const dk_bf16 *q;
     const uint8_t *records;
     const int32_t *topk;

@@ -1,6 +1,7 @@
 /* Products of activations with stored weights: preparing the activations, and the product itself.
- * product.cuh has the inner loop and says why it looks as it does. */
-#include "product.cuh"
+ * product.cuh has the inner loop for few rows and says why it looks as it does, tile.cuh that for
+ * many. */
+#include "tile.cuh"
 
 /* ---- activations -----------------------------------------------------------------------------*/
 
@@ -38,9 +39,19 @@ struct linear_call {
     dk_result y;
 };
 
+static __device__ __forceinline__ void put(const linear_call &c, int row, int col, float sum) {
+    size_t to = (size_t)col * c.y.ldy + row;
+    if (c.y.yf) {
+        c.y.yf[to] = c.y.add ? c.y.yf[to] + sum : sum;
+    } else {
+        c.y.yb[to] = to_bf16(sum);
+    }
+}
+
 /* Grid: tiles of weight rows, tiles of activation rows, groups. Warps: slices. */
-template <int F, int MT, int NT> static __global__ void few_rows(linear_call c) {
-    extern __shared__ float shared[];
+template <int F, int MT, int NT>
+static __global__ void __launch_bounds__(256, NT == 1 ? 3 : 1) few_rows(linear_call c) {
+    extern __shared__ __align__(16) float shared[];
     int slice = threadIdx.x / 32, g = threadIdx.x % 32 / 4, group = blockIdx.z;
     int row0 = group * c.m + blockIdx.x * MT * 16, last = group * c.m + c.m - 1;
     int col0 = blockIdx.y * NT * 8;
@@ -48,7 +59,7 @@ template <int F, int MT, int NT> static __global__ void few_rows(linear_call c) 
     const dk_bf16 *b[NT];
 #pragma unroll
     for (int m = 0; m < MT; m++) {
-        rows[m] = rows_of(c.w, c.w.data, c.w.scale, row0 + m * 16, last);
+        rows[m] = rows_of(c.w, c.w.data, c.w.scale, row0 + m * 16);
     }
 #pragma unroll
     for (int t = 0; t < NT; t++) {
@@ -57,8 +68,9 @@ template <int F, int MT, int NT> static __global__ void few_rows(linear_call c) 
     }
     float acc[MT][NT][4];
     int begin = slice * c.w.slice_chunks;
-    slice_product<F, MT, NT>(rows, b, begin, min(begin + c.w.slice_chunks, c.w.chunks), acc);
-    put_slice<MT, NT>(acc, shared, slice);
+    slice_product<F, MT, NT>((queue<MT> *)shared + slice, rows, b, begin,
+                             min(begin + c.w.slice_chunks, c.w.chunks), acc);
+    put_slice<MT, NT>(acc, shared, slice, c.w.slices);
     __syncthreads();
     for (int i = threadIdx.x; i < MT * 16 * NT * 8; i += blockDim.x) {
         int row = i % (MT * 16), col = i / (MT * 16);
@@ -66,23 +78,57 @@ template <int F, int MT, int NT> static __global__ void few_rows(linear_call c) 
             continue;
         }
         float sum = take_cell<MT, NT>(shared, c.w.slices, row, col);
-        size_t to = (size_t)(col0 + col) * c.y.ldy + row0 + row;
-        if (c.y.yf) {
-            c.y.yf[to] = c.y.add ? c.y.yf[to] + sum : sum;
-        } else {
-            c.y.yb[to] = to_bf16(sum);
-        }
+        put(c, row0 + row, col0 + col, sum);
     }
 }
 
 template <int F, int MT, int NT> static void launch(cudaStream_t s, const linear_call &c) {
     dim3 grid((c.m + MT * 16 - 1) / (MT * 16), (c.n + NT * 8 - 1) / (NT * 8), c.groups);
-    size_t shared = (size_t)c.w.slices * MT * 16 * (NT * 8 + 1) * sizeof(float);
+    size_t shared = product_bytes<MT, NT>(c.w.slices);
     if (shared > 48 * 1024) {
         cudaFuncSetAttribute(few_rows<F, MT, NT>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              (int)shared);
     }
     few_rows<F, MT, NT><<<grid, 32 * c.w.slices, shared, s>>>(c);
+}
+
+/* Grid: tiles of activation rows, tiles of weight rows, groups. */
+template <int F, int COLS>
+static __global__ void __launch_bounds__(TILE_THREADS, 1) many_rows(linear_call c) {
+    extern __shared__ __align__(16) unsigned char base[];
+    tile_shared<F, COLS> *shared = (tile_shared<F, COLS> *)base;
+    int col0 = blockIdx.x * COLS, group = blockIdx.z, row0 = group * c.m + blockIdx.y * TILE_ROWS;
+    int last = group * c.m + c.m - 1;
+    for (int i = threadIdx.x; i < COLS; i += TILE_THREADS) {
+        int col = min(col0 + i, c.n - 1);
+        shared->row[i] = c.x + ((size_t)group * c.n + col) * c.w.kp;
+    }
+    __syncthreads();
+    tile_weights from = {{c.w.data, c.w.data}, {c.w.scale, c.w.scale}, {row0, row0 + 64}, last};
+    float total[2][COLS / 16][4];
+    tile_product<F, COLS>(shared, c.w, from, total);
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+#pragma unroll
+        for (int t = 0; t < COLS / 16; t++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                int row = row0 + tile_row(m, i), col = col0 + tile_col<COLS>(t, i);
+                if (row <= last && col < c.n) {
+                    put(c, row, col, total[m][t][i]);
+                }
+            }
+        }
+    }
+}
+
+template <int F> static void launch_many(cudaStream_t s, const linear_call &c) {
+    enum { COLS = 128 };
+    dim3 grid((c.n + COLS - 1) / COLS, (c.m + TILE_ROWS - 1) / TILE_ROWS, c.groups);
+    size_t bytes = sizeof(tile_shared<F, COLS>);
+    cudaFuncSetAttribute(many_rows<F, COLS>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                         (int)bytes);
+    many_rows<F, COLS><<<grid, TILE_THREADS, bytes, s>>>(c);
 }
 
 template <int F> static void launch_format(cudaStream_t s, const linear_call &c) {
@@ -92,8 +138,10 @@ template <int F> static void launch_format(cudaStream_t s, const linear_call &c)
         launch<F, 1, 2>(s, c);
     } else if (c.n <= 32) {
         launch<F, 2, 4>(s, c);
-    } else {
+    } else if (c.n <= 64) {
         launch<F, 2, 8>(s, c);
+    } else {
+        launch_many<F>(s, c);
     }
 }
 

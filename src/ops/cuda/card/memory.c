@@ -287,7 +287,7 @@ static dk_matrix shape_of(const di_tensor *w) {
     m.slice_chunks = (m.chunks + DK_MAX_SLICES - 1) / DK_MAX_SLICES;
     m.slices = (m.chunks + m.slice_chunks - 1) / m.slice_chunks;
     if (m.format != DK_BF16) {
-        m.scale_pitch = m.kp / 32;
+        m.scale_pitch = (m.kp / 32 + 3) / 4 * 4; /* kernels read whole words */
         m.scale_rows = w->scale_block[0];
     }
     return m;
@@ -301,14 +301,16 @@ bool di_card_matrix(di_card *c, const di_tensor *w, dk_matrix *out) {
     }
     dk_matrix m = shape_of(w);
     size_t rows = (size_t)m.rows, width = (size_t)m.k * (size_t)di_dtype_bits(w->dtype) / 8;
-    unsigned char *data = take_weight(c, rows * m.pitch);
+    size_t padded = (rows + DK_ROW_UNIT - 1) / DK_ROW_UNIT * DK_ROW_UNIT + DK_ROW_UNIT;
+    unsigned char *data = take_weight(c, padded * m.pitch);
     if (!data || !copy_rows(c, data, m.pitch, w->data, width, rows)) {
         return false;
     }
     m.data = data;
     if (m.format != DK_BF16) {
         size_t scale_rows = (rows + (size_t)m.scale_rows - 1) / (size_t)m.scale_rows;
-        unsigned char *scale = take_weight(c, scale_rows * (size_t)m.scale_pitch);
+        size_t all = (padded + (size_t)m.scale_rows - 1) / (size_t)m.scale_rows;
+        unsigned char *scale = take_weight(c, all * (size_t)m.scale_pitch);
         if (!scale ||
             !copy_rows(c, scale, (size_t)m.scale_pitch, w->scale, (size_t)m.k / 32, scale_rows)) {
             return false;

@@ -104,26 +104,28 @@ void dk_route(cudaStream_t s, const float *logits, int n, int num_experts, const
 
 /* ---- lists -----------------------------------------------------------------------------------*/
 
-/* One block. counts becomes where an expert's uses begin, then is used up as the fill moves on. */
-static __global__ void make_lists(dk_moe c) {
+/* One block. counts [num_experts] becomes where an expert's uses begin, and moves on as they are
+ * filled in. */
+static __global__ void __launch_bounds__(1024) make_lists(dk_moe c) {
+    extern __shared__ int32_t counts[];
     __shared__ int32_t running[2]; /* uses, tiles */
     int pairs = c.n * c.top_k;
-    for (int e = threadIdx.x; e <= c.num_experts; e += blockDim.x) {
-        c.counts[e] = 0;
-    }
-    __syncthreads();
-    for (int i = threadIdx.x; i < pairs; i += blockDim.x) {
-        atomicAdd(&c.counts[c.experts[i]], 1);
+    for (int e = threadIdx.x; e < c.num_experts; e += blockDim.x) {
+        counts[e] = 0;
     }
     if (threadIdx.x == 0) {
         running[0] = running[1] = 0;
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < pairs; i += blockDim.x) {
+        atomicAdd(&counts[c.experts[i]], 1);
     }
     __syncthreads();
     /* experts in groups of 32 by one warp: a scan over the group, carried on */
     if (threadIdx.x < 32) {
         int lane = threadIdx.x;
         for (int first = 0; first < c.num_experts; first += 32) {
-            int e = first + lane, count = e < c.num_experts ? c.counts[e] : 0;
+            int e = first + lane, count = e < c.num_experts ? counts[e] : 0;
             int tiles = (count + c.tile_rows - 1) / c.tile_rows;
             int uses_to = count, tiles_to = tiles;
             for (int step = 1; step < 32; step *= 2) {
@@ -138,7 +140,7 @@ static __global__ void make_lists(dk_moe c) {
                 c.tiles[tile + i] = {e, begin + i * c.tile_rows, min(left, c.tile_rows)};
             }
             if (e < c.num_experts) {
-                c.counts[e] = begin;
+                counts[e] = begin;
             }
             __syncwarp();
             if (lane == 31) {
@@ -158,7 +160,7 @@ static __global__ void make_lists(dk_moe c) {
             int other = c.experts[token * c.top_k + j];
             rank += other < e || (other == e && j < i % c.top_k);
         }
-        int at = atomicAdd(&c.counts[e], 1);
+        int at = atomicAdd(&counts[e], 1);
         c.token[at] = token;
         c.place[at] = token * (c.top_k + 1) + rank;
         c.weight[at] = c.weights[i];
@@ -167,39 +169,47 @@ static __global__ void make_lists(dk_moe c) {
 
 /* ---- products --------------------------------------------------------------------------------*/
 
-/* The uses that a block of a product serves; the shared expert's are all tokens. */
+/* The uses that a block of a product serves. The first tiles of the grid are the shared expert's,
+ * which all tokens use; then come the routed ones'. */
 struct uses {
     int first, count;
     const dk_expert *expert;
 };
+
+static __device__ __forceinline__ int shared_tiles(const dk_moe &c, int rows) {
+    return (c.n + rows - 1) / rows;
+}
 
 template <bool SHARED> static __device__ __forceinline__ uses uses_of(const dk_moe &c, int rows) {
     uses u = {0, 0, c.shared};
     if (SHARED) {
         u.first = blockIdx.y * rows;
         u.count = min(rows, c.n - u.first);
-    } else if ((int)blockIdx.y < *c.num_tiles) {
-        dk_tile tile = c.tiles[blockIdx.y];
-        u = {tile.first, tile.count, c.table + tile.expert};
+        return u;
+    }
+    int tile = blockIdx.y - shared_tiles(c, rows);
+    if (tile < *c.num_tiles) {
+        dk_tile t = c.tiles[tile];
+        u = {t.first, t.count, c.table + t.expert};
     }
     return u;
 }
 
-/* t of 32 of an expert's inner rows: both products, SwiGLU, Q8. Grid: inner rows / 32, tiles. */
-template <int F, int NT, bool SHARED> static __global__ void up(dk_moe c) {
-    extern __shared__ float shared[];
+/* t of 32 of an expert's inner rows: both products, SwiGLU, Q8. */
+template <int F, int NT, bool SHARED>
+static __device__ __forceinline__ void up_block(const dk_moe &c, float *shared) {
     const dk_matrix &w = SHARED ? c.shared_up : c.up;
     uses u = uses_of<SHARED>(c, NT * 8);
-    if (u.count <= 0) {
+    int slice = threadIdx.x / 32, lane = threadIdx.x % 32, row0 = blockIdx.x * 32;
+    if (u.count <= 0 || row0 >= w.rows) {
         return;
     }
-    int slice = threadIdx.x / 32, lane = threadIdx.x % 32, row0 = blockIdx.x * 32;
     const dk_bf16 *x = SHARED ? c.x_shared : c.x_routed;
     weight_rows rows[4];
 #pragma unroll
     for (int m = 0; m < 4; m++) {
         rows[m] = rows_of(w, m < 2 ? u.expert->w1 : u.expert->w3,
-                          m < 2 ? u.expert->s1 : u.expert->s3, row0 + m % 2 * 16, w.rows - 1);
+                          m < 2 ? u.expert->s1 : u.expert->s3, row0 + m % 2 * 16);
     }
     const dk_bf16 *b[NT];
 #pragma unroll
@@ -210,13 +220,14 @@ template <int F, int NT, bool SHARED> static __global__ void up(dk_moe c) {
     }
     float acc[4][NT][4];
     int begin = slice * w.slice_chunks;
-    slice_product<F, 4, NT>(rows, b, begin, min(begin + w.slice_chunks, w.chunks), acc);
-    put_slice<4, NT>(acc, shared, slice);
+    slice_product<F, 4, NT>((queue<4> *)shared + slice, rows, b, begin,
+                            min(begin + w.slice_chunks, w.chunks), acc);
+    put_slice<4, NT>(acc, shared, slice, w.slices);
     __syncthreads();
     const dk_matrix &next = SHARED ? c.shared_down : c.down;
     dk_bf16 *mid = SHARED ? c.mid_shared : c.mid;
     int place = prepared_place(next.format, row0 + lane);
-    for (int use = slice; use < u.count; use += w.slices) {
+    for (int use = slice; use < u.count; use += blockDim.x / 32) {
         float a = take_cell<4, NT>(shared, w.slices, lane, use);
         float v = take_cell<4, NT>(shared, w.slices, 32 + lane, use);
         float weight = SHARED ? 1.0f : c.weight[u.first + use];
@@ -225,20 +236,20 @@ template <int F, int NT, bool SHARED> static __global__ void up(dk_moe c) {
     }
 }
 
-/* Outputs of one expert: grid: rows of w2 / 32, tiles. */
-template <int F, int NT, bool SHARED> static __global__ void down(dk_moe c) {
-    extern __shared__ float shared[];
+/* 32 outputs of one expert. */
+template <int F, int NT, bool SHARED>
+static __device__ __forceinline__ void down_block(const dk_moe &c, float *shared) {
     const dk_matrix &w = SHARED ? c.shared_down : c.down;
     uses u = uses_of<SHARED>(c, NT * 8);
+    int slice = threadIdx.x / 32, lane = threadIdx.x % 32, row0 = blockIdx.x * 32;
     if (u.count <= 0) {
         return;
     }
-    int slice = threadIdx.x / 32, lane = threadIdx.x % 32, row0 = blockIdx.x * 32;
     const dk_bf16 *mid = SHARED ? c.mid_shared : c.mid;
     weight_rows rows[2];
 #pragma unroll
     for (int m = 0; m < 2; m++) {
-        rows[m] = rows_of(w, u.expert->w2, u.expert->s2, row0 + m * 16, w.rows - 1);
+        rows[m] = rows_of(w, u.expert->w2, u.expert->s2, row0 + m * 16);
     }
     const dk_bf16 *b[NT];
 #pragma unroll
@@ -248,16 +259,37 @@ template <int F, int NT, bool SHARED> static __global__ void down(dk_moe c) {
     }
     float acc[2][NT][4];
     int begin = slice * w.slice_chunks;
-    slice_product<F, 2, NT>(rows, b, begin, min(begin + w.slice_chunks, w.chunks), acc);
-    put_slice<2, NT>(acc, shared, slice);
+    slice_product<F, 2, NT>((queue<2> *)shared + slice, rows, b, begin,
+                            min(begin + w.slice_chunks, w.chunks), acc);
+    put_slice<2, NT>(acc, shared, slice, w.slices);
     __syncthreads();
-    for (int use = slice; use < u.count; use += w.slices) {
+    for (int use = slice; use < u.count; use += blockDim.x / 32) {
         size_t place = SHARED ? (size_t)(u.first + use) * (c.top_k + 1) + c.top_k
                               : (size_t)c.place[u.first + use];
-        if (row0 + lane < w.rows) {
-            float sum = take_cell<2, NT>(shared, w.slices, lane, use);
-            c.out[place * c.d + row0 + lane] = to_bf16(sum);
-        }
+        float sum = take_cell<2, NT>(shared, w.slices, lane, use);
+        c.out[place * c.d + row0 + lane] = to_bf16(sum);
+    }
+}
+
+/* Grid: rows / 32, tiles. A warp a slice; warps that one of the two kinds of expert has no slice
+ * for only help with the end. */
+template <int F, int FS, int NT>
+static __global__ void __launch_bounds__(256, NT == 1 ? 2 : 1) up(dk_moe c) {
+    extern __shared__ __align__(16) float shared[];
+    if ((int)blockIdx.y < shared_tiles(c, NT * 8)) {
+        up_block<FS, NT, true>(c, shared);
+    } else {
+        up_block<F, NT, false>(c, shared);
+    }
+}
+
+template <int F, int FS, int NT>
+static __global__ void __launch_bounds__(256, NT == 1 ? 2 : 1) down(dk_moe c) {
+    extern __shared__ __align__(16) float shared[];
+    if ((int)blockIdx.y < shared_tiles(c, NT * 8)) {
+        down_block<FS, NT, true>(c, shared);
+    } else {
+        down_block<F, NT, false>(c, shared);
     }
 }
 
@@ -275,47 +307,42 @@ static __global__ void combine(dk_moe c) {
     c.y[i] = to_bf16(sum);
 }
 
-template <int F, int NT, bool SHARED>
-static void launch(cudaStream_t s, const dk_moe &c, int tiles) {
-    const dk_matrix &u = SHARED ? c.shared_up : c.up, &d = SHARED ? c.shared_down : c.down;
-    size_t up_bytes = (size_t)u.slices * 64 * (NT * 8 + 1) * sizeof(float);
-    size_t down_bytes = (size_t)d.slices * 32 * (NT * 8 + 1) * sizeof(float);
-    if (up_bytes > 48 * 1024) {
-        cudaFuncSetAttribute(up<F, NT, SHARED>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             (int)up_bytes);
-    }
-    if (down_bytes > 48 * 1024) {
-        cudaFuncSetAttribute(down<F, NT, SHARED>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             (int)down_bytes);
-    }
-    up<F, NT, SHARED><<<dim3(u.rows / 32, tiles), 32 * u.slices, up_bytes, s>>>(c);
-    down<F, NT, SHARED><<<dim3((d.rows + 31) / 32, tiles), 32 * d.slices, down_bytes, s>>>(c);
+template <int F, int FS, int NT> static void launch(cudaStream_t s, const dk_moe &c) {
+    int tiles = (c.n + NT * 8 - 1) / (NT * 8) + c.max_tiles;
+    int up_slices = max(c.up.slices, c.shared_up.slices);
+    int down_slices = max(c.down.slices, c.shared_down.slices);
+    size_t up_bytes = product_bytes<4, NT>(up_slices),
+           down_bytes = product_bytes<2, NT>(down_slices);
+    cudaFuncSetAttribute(up<F, FS, NT>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)up_bytes);
+    cudaFuncSetAttribute(down<F, FS, NT>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                         (int)down_bytes);
+    int rows = max(c.up.rows, c.shared_up.rows);
+    up<F, FS, NT><<<dim3(rows / 32, tiles), 32 * up_slices, up_bytes, s>>>(c);
+    down<F, FS, NT><<<dim3(c.d / 32, tiles), 32 * down_slices, down_bytes, s>>>(c);
 }
 
-template <int F, bool SHARED> static void launch_rows(cudaStream_t s, const dk_moe &c) {
-    int rows = SHARED ? (c.n <= 8 ? 8 : c.n <= 16 ? 16 : 32) : c.tile_rows;
-    int tiles = SHARED ? (c.n + rows - 1) / rows : c.max_tiles;
-    if (rows == 8) {
-        launch<F, 1, SHARED>(s, c, tiles);
-    } else if (rows == 16) {
-        launch<F, 2, SHARED>(s, c, tiles);
+template <int F, int FS> static void launch_rows(cudaStream_t s, const dk_moe &c) {
+    if (c.tile_rows == 8) {
+        launch<F, FS, 1>(s, c);
+    } else if (c.tile_rows == 16) {
+        launch<F, FS, 2>(s, c);
     } else {
-        launch<F, 4, SHARED>(s, c, tiles);
+        launch<F, FS, 4>(s, c);
     }
 }
 
 /* Routed experts are FP4 or FP8 matrices, and so is the shared one. */
 void dk_moe_run(cudaStream_t s, const dk_moe *m) {
-    make_lists<<<1, 1024, 0, s>>>(*m);
-    if (m->up.format == DK_FP4) {
-        launch_rows<DK_FP4, false>(s, *m);
+    make_lists<<<1, 1024, (size_t)m->num_experts * sizeof(int32_t), s>>>(*m);
+    bool fp4 = m->up.format == DK_FP4, shared_fp4 = m->shared_up.format == DK_FP4;
+    if (fp4 && !shared_fp4) {
+        launch_rows<DK_FP4, DK_FP8>(s, *m);
+    } else if (fp4) {
+        launch_rows<DK_FP4, DK_FP4>(s, *m);
+    } else if (!shared_fp4) {
+        launch_rows<DK_FP8, DK_FP8>(s, *m);
     } else {
-        launch_rows<DK_FP8, false>(s, *m);
-    }
-    if (m->shared_up.format == DK_FP4) {
-        launch_rows<DK_FP4, true>(s, *m);
-    } else {
-        launch_rows<DK_FP8, true>(s, *m);
+        launch_rows<DK_FP8, DK_FP4>(s, *m);
     }
     size_t cells = (size_t)m->n * m->d;
     combine<<<(unsigned)((cells + 255) / 256), 256, 0, s>>>(*m);

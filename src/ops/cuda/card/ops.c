@@ -332,6 +332,11 @@ void di_card_attention(di_backend *be, const di_step *step, int layer, int windo
     if (step->num_rows <= 0 || !di_card_enter(c, "attention")) {
         return;
     }
+    call.most_slots = window + call.k;
+    for (int i = 0; i < step->num_seqs; i++) {
+        int drafts = step->seqs[i].draft ? window + step->seqs[i].num_rows : 0;
+        call.most_slots = drafts > call.most_slots ? drafts : call.most_slots;
+    }
     call.sink = di_card_array(c, sink->data, (size_t)heads * sizeof(float));
     if (call.sink && di_card_step(c, step, layer, &call.step)) {
         if (topk) {
@@ -384,7 +389,6 @@ static size_t lay_out_lists(dk_moe *m, unsigned char *base) {
     m->token = part(base, &end, pairs, sizeof *m->token);
     m->place = part(base, &end, pairs, sizeof *m->place);
     m->weight = part(base, &end, pairs, sizeof *m->weight);
-    m->counts = part(base, &end, (size_t)m->num_experts + 1, sizeof *m->counts);
     return end;
 }
 

@@ -60,40 +60,130 @@ __device__ __forceinline__ void decode(uint4 codes, uint32_t scale_byte, uint32_
     }
 }
 
-/* The two rows (g and g + 8) of a tile that a thread reads, at the start of k. */
+/* The two rows (g and g + 8) of a tile that a thread reads: where its 16 bytes of the first chunk
+ * and the row's scales (or its 32 rows') lie. Rows behind a matrix's last one are there, as zeros.
+ */
 struct weight_rows {
-    const uint8_t *codes[2]; /* already at the thread's 16 bytes of the first chunk */
-    const uint8_t *scale[2]; /* of the row (or its 32 rows) */
+    const uint8_t *codes, *scale; /* of the matrix */
+    uint32_t code_at[2], scale_at[2];
 };
 
-/* rows row0 .. of w; those behind `last` repeat it and are not used. */
-__device__ __forceinline__ weight_rows rows_of(const dk_matrix &w, const uint8_t *data,
-                                               const uint8_t *scale, int row0, int last) {
-    weight_rows r;
+__device__ __forceinline__ weight_rows rows_of(const dk_matrix &w, const uint8_t *codes,
+                                               const uint8_t *scale, int row0) {
+    weight_rows r = {codes, scale};
     int lane = threadIdx.x % 32;
+#pragma unroll
     for (int half = 0; half < 2; half++) {
-        int row = min(row0 + lane / 4 + 8 * half, last);
-        r.codes[half] = data + (size_t)row * w.pitch + lane % 4 * 16;
-        r.scale[half] =
-            scale + (size_t)(w.scale_rows > 1 ? row / w.scale_rows : row) * (size_t)w.scale_pitch;
+        int row = row0 + lane / 4 + 8 * half;
+        r.code_at[half] = (uint32_t)row * (uint32_t)w.pitch + lane % 4 * 16;
+        r.scale_at[half] =
+            (uint32_t)(w.scale_rows == 1 ? row : row / w.scale_rows) * (uint32_t)w.scale_pitch;
     }
     return r;
 }
 
-template <int F> __device__ __forceinline__ int scale_index(int chunk) {
+/* ---- the queue of weights on their way ---------------------------------------------------------
+ *
+ * Each thread copies its own 16 bytes of a chunk (and the word that holds their scale) to shared
+ * memory a stage (some chunks) ahead and reads them back itself: a queue of its own, without
+ * barriers, that keeps enough reads under way whatever the registers hold. */
+
+template <int MT> struct queue {
+    enum { STAGES = 2, CHUNKS = MT == 1 ? 4 : MT == 2 ? 2 : 1 };
+    struct stage {
+        uint4 codes[CHUNKS][MT][2][32];
+        uint32_t scale[CHUNKS][MT][2][32];
+    };
+    stage stages[STAGES];
+};
+
+__device__ __forceinline__ void copy_16(void *to, const void *from) {
+    unsigned at = (unsigned)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(at), "l"(from)
+                 : "memory");
+}
+
+__device__ __forceinline__ void copy_4(void *to, const void *from) {
+    unsigned at = (unsigned)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at), "l"(from) : "memory");
+}
+
+__device__ __forceinline__ void close_copies() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* Until at most `left` of the closed groups are under way. */
+template <int LEFT> __device__ __forceinline__ void wait_copies() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+}
+
+/* Byte of a row's scales that the thread's codes of a chunk have, and the byte within its word. */
+template <int F> __device__ __forceinline__ int scale_byte(int chunk) {
     int t = threadIdx.x % 4;
     return F == DK_FP8 ? chunk * 2 + t / 2 : chunk * 4 + t;
 }
 
+/* Chunks first .. of a slice that ends at `end`. */
+template <int F, int MT>
+__device__ __forceinline__ void fetch(typename queue<MT>::stage *to, const weight_rows (&rows)[MT],
+                                      int first, int end) {
+    int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int u = 0; u < queue<MT>::CHUNKS; u++) {
+        int chunk = first + u;
+#pragma unroll
+        for (int m = 0; m < MT && chunk < end; m++) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                copy_16(&to->codes[u][m][half][lane],
+                        rows[m].codes + (rows[m].code_at[half] + (uint32_t)chunk * DK_CHUNK_BYTES));
+                if (F != DK_BF16) {
+                    copy_4(&to->scale[u][m][half][lane],
+                           rows[m].scale +
+                               (rows[m].scale_at[half] + (uint32_t)(scale_byte<F>(chunk) & ~3)));
+                }
+            }
+        }
+    }
+    close_copies();
+}
+
+/* ---- the product -----------------------------------------------------------------------------*/
+
+/* Prepared values of one chunk for every column tile. */
+template <int F, int NT>
+__device__ __forceinline__ void load_x(uint4 (&x)[NT][operand<F>::LOADS],
+                                       const dk_bf16 *const (&b)[NT], int chunk) {
+    enum { LOADS = operand<F>::LOADS };
+#pragma unroll
+    for (int c = 0; c < NT; c++) {
+        const uint4 *from =
+            (const uint4 *)(b[c] + (size_t)chunk * (LOADS * 32) + threadIdx.x % 4 * (LOADS * 8));
+#pragma unroll
+        for (int i = 0; i < LOADS; i++) {
+            x[c][i] = b[c] ? __ldg(from + i) : make_uint4(0, 0, 0, 0);
+        }
+    }
+}
+
 /* acc += tiles . rows over chunks [begin, end). b[nt]: prepared row of this thread's column
- * (lane / 4) of column tile nt, or NULL for none. */
+ * (lane / 4) of column tile nt, or NULL for none. q: the warp's queue. */
 template <int F, int MT, int NT>
-__device__ __forceinline__ void slice_product(const weight_rows (&rows)[MT],
+__device__ __forceinline__ void slice_product(queue<MT> *q, const weight_rows (&rows)[MT],
                                               const dk_bf16 *const (&b)[NT], int begin, int end,
                                               float (&acc)[MT][NT][4]) {
-    enum { LOADS = operand<F>::LOADS, AHEAD = MT >= 4 ? 1 : MT == 2 ? 2 : 4 };
-    const int t = threadIdx.x % 4;
+    enum {
+        LOADS = operand<F>::LOADS,
+        STAGES = queue<MT>::STAGES,
+        CHUNKS = queue<MT>::CHUNKS,
+        AHEAD = NT == 1 ? CHUNKS : 1 /* chunks whose activations are loaded together */
+    };
+    const int lane = threadIdx.x % 32;
     uint32_t nan[MT][2];
+#pragma unroll
+    for (int s = 0; s < STAGES; s++) {
+        fetch<F, MT>(&q->stages[s], rows, begin + s * CHUNKS, end);
+    }
 #pragma unroll
     for (int m = 0; m < MT; m++) {
         nan[m][0] = nan[m][1] = 0;
@@ -102,61 +192,51 @@ __device__ __forceinline__ void slice_product(const weight_rows (&rows)[MT],
             acc[m][c][0] = acc[m][c][1] = acc[m][c][2] = acc[m][c][3] = 0;
         }
     }
-    for (int first = begin; first < end; first += AHEAD) {
-        uint4 codes[AHEAD][MT][2];
-        uint32_t scale[AHEAD][MT][2];
+    int stage = 0;
+    for (int first = begin; first < end; first += CHUNKS) {
+        typename queue<MT>::stage *from = &q->stages[stage];
+        uint4 x[AHEAD][NT][LOADS];
 #pragma unroll
         for (int u = 0; u < AHEAD; u++) {
-            int chunk = first + u;
-#pragma unroll
-            for (int m = 0; m < MT; m++) {
-#pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    codes[u][m][half] = make_uint4(0, 0, 0, 0);
-                    scale[u][m][half] = 127;
-                    if (chunk < end) {
-                        codes[u][m][half] =
-                            load_once(rows[m].codes[half] + (size_t)chunk * DK_CHUNK_BYTES);
-                        if (F != DK_BF16) {
-                            scale[u][m][half] = __ldg(rows[m].scale[half] + scale_index<F>(chunk));
-                        }
-                    }
-                }
+            if (first + u < end) {
+                load_x<F, NT>(x[u], b, first + u);
             }
         }
+        wait_copies<STAGES - 1>();
 #pragma unroll
-        for (int u = 0; u < AHEAD; u++) {
+        for (int u = 0; u < CHUNKS; u++) {
             int chunk = first + u;
             if (chunk >= end) {
                 break;
             }
-            uint4 x[NT][LOADS];
-#pragma unroll
-            for (int c = 0; c < NT; c++) {
-                const uint4 *from =
-                    (const uint4 *)(b[c] + (size_t)chunk * (LOADS * 32) + t * (LOADS * 8));
-#pragma unroll
-                for (int i = 0; i < LOADS; i++) {
-                    x[c][i] = b[c] ? __ldg(from + i) : make_uint4(0, 0, 0, 0);
-                }
+            if (AHEAD < CHUNKS && u > 0) {
+                load_x<F, NT>(x[0], b, chunk);
             }
+            uint4(&xu)[NT][LOADS] = x[AHEAD < CHUNKS ? 0 : u];
 #pragma unroll
             for (int m = 0; m < MT; m++) {
-                uint32_t lo[4 * LOADS], hi[4 * LOADS];
-                decode<F>(codes[u][m][0], scale[u][m][0], lo, &nan[m][0]);
-                decode<F>(codes[u][m][1], scale[u][m][1], hi, &nan[m][1]);
+                uint32_t lo[4 * LOADS], hi[4 * LOADS], scale[2] = {0, 0};
+                if (F != DK_BF16) {
+                    int shift = (scale_byte<F>(chunk) & 3) * 8;
+                    scale[0] = from->scale[u][m][0][lane] >> shift & 255;
+                    scale[1] = from->scale[u][m][1][lane] >> shift & 255;
+                }
+                decode<F>(from->codes[u][m][0][lane], scale[0], lo, &nan[m][0]);
+                decode<F>(from->codes[u][m][1][lane], scale[1], hi, &nan[m][1]);
 #pragma unroll
                 for (int i = 0; i < LOADS; i++) {
                     uint32_t a0[4] = {lo[4 * i], hi[4 * i], lo[4 * i + 1], hi[4 * i + 1]};
                     uint32_t a1[4] = {lo[4 * i + 2], hi[4 * i + 2], lo[4 * i + 3], hi[4 * i + 3]};
 #pragma unroll
                     for (int c = 0; c < NT; c++) {
-                        mma_16x8x16(acc[m][c], a0, x[c][i].x, x[c][i].y);
-                        mma_16x8x16(acc[m][c], a1, x[c][i].z, x[c][i].w);
+                        mma_16x8x16(acc[m][c], a0, xu[c][i].x, xu[c][i].y);
+                        mma_16x8x16(acc[m][c], a1, xu[c][i].z, xu[c][i].w);
                     }
                 }
             }
         }
+        fetch<F, MT>(from, rows, first + STAGES * CHUNKS, end);
+        stage ^= 1;
     }
     if (F == DK_FP8) {
 #pragma unroll
@@ -175,10 +255,22 @@ __device__ __forceinline__ void slice_product(const weight_rows (&rows)[MT],
     }
 }
 
+/* Shared memory of a block: the queues first, then, when all have run dry, the slices' sums. */
+template <int MT, int NT> static size_t product_bytes(int slices) {
+    size_t queues = (size_t)slices * sizeof(queue<MT>);
+    size_t sums = (size_t)slices * MT * 16 * (NT * 8 + 1) * sizeof(float);
+    return queues > sums ? queues : sums;
+}
+
 /* One warp's sums to shared memory, [slices][MT * 16][NT * 8 + 1]. */
 template <int MT, int NT>
-__device__ __forceinline__ void put_slice(float (&acc)[MT][NT][4], float *shared, int slice) {
+__device__ __forceinline__ void put_slice(float (&acc)[MT][NT][4], float *shared, int slice,
+                                          int slices) {
     enum { COLS = NT * 8 + 1 };
+    __syncthreads(); /* the queues are dry */
+    if (slice >= slices) {
+        return;
+    }
     int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     float *to = shared + (size_t)slice * MT * 16 * COLS;
 #pragma unroll

@@ -48,20 +48,45 @@ void dk_gather(cudaStream_t s, const void *from, const int32_t *rows, int n, siz
 
 /* ---- norm and rotation -----------------------------------------------------------------------*/
 
+/* A thread takes eight neighbouring values at a time. */
 static __global__ void rms_norm(const dk_bf16 *x, const dk_bf16 *w, float eps, int dim,
                                 dk_bf16 *y) {
     __shared__ double scratch[32];
     x += (size_t)blockIdx.x * dim;
     y += (size_t)blockIdx.x * dim;
+    bool aligned = dim % 8 == 0 && ((size_t)x | (size_t)y | (size_t)w) % 16 == 0;
     double sum = 0;
-    for (int i = threadIdx.x; i < dim; i += blockDim.x) {
-        double v = bf16_value(x[i]);
-        sum += v * v;
+    for (int i = threadIdx.x * 8; i < dim; i += blockDim.x * 8) {
+        __align__(16) dk_bf16 v[8] = {};
+        for (int j = 0; !aligned && j < 8; j++) {
+            v[j] = i + j < dim ? x[i + j] : 0;
+        }
+        if (aligned) {
+            *(uint4 *)v = *(const uint4 *)(x + i);
+        }
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            double d = bf16_value(v[j]);
+            sum = fma(d, d, sum); /* the product is exact */
+        }
     }
     sum = block_sum(sum, scratch);
     float rho = (float)(1 / sqrt(sum / dim + (double)eps));
-    for (int i = threadIdx.x; i < dim; i += blockDim.x) {
-        y[i] = to_bf16(bf16_value(w[i]) * (bf16_value(x[i]) * rho));
+    for (int i = threadIdx.x * 8; i < dim; i += blockDim.x * 8) {
+        __align__(16) dk_bf16 v[8], g[8];
+        if (aligned) {
+            *(uint4 *)v = *(const uint4 *)(x + i);
+            *(uint4 *)g = *(const uint4 *)(w + i);
+#pragma unroll
+            for (int j = 0; j < 8; j++) {
+                v[j] = to_bf16(bf16_value(g[j]) * (bf16_value(v[j]) * rho));
+            }
+            *(uint4 *)(y + i) = *(const uint4 *)v;
+            continue;
+        }
+        for (int j = i; j < i + 8 && j < dim; j++) {
+            y[j] = to_bf16(bf16_value(w[j]) * (bf16_value(x[j]) * rho));
+        }
     }
 }
 
@@ -112,115 +137,165 @@ void dk_rope(cudaStream_t s, dk_bf16 *x, int n, int heads, int dim, const float 
 
 /* ---- hyper-connections -----------------------------------------------------------------------*/
 
-enum { MAX_HC = 8, MIX_ROWS = 4, MIX_TOKENS = 4, MIX_THREADS = 256 };
+enum { MAX_HC = 8, MIX_THREADS = 512 };
 
-/* Dots of up to TOKENS rows of h with MIX_ROWS rows of fn. The group behind fn's last row makes the
- * sums of squares. Grid: groups of rows + 1, groups of tokens. */
-template <int TOKENS> static __global__ void mhc_dots(dk_mhc c, int mixes) {
+/* Four neighbouring values of a row of h and of fn as f64; zeros behind the row's end. */
+static __device__ __forceinline__ void load_h(const dk_mhc &c, int t, int i, double x[4]) {
+    const dk_bf16 *p = c.h + (size_t)t * c.width + i;
+    if (c.width % 4 == 0) {
+        uint2 v = *(const uint2 *)p;
+        x[0] = __uint_as_float(v.x << 16);
+        x[1] = __uint_as_float(v.x & 0xffff0000u);
+        x[2] = __uint_as_float(v.y << 16);
+        x[3] = __uint_as_float(v.y & 0xffff0000u);
+        return;
+    }
+    for (int j = 0; j < 4; j++) {
+        x[j] = i + j < c.width ? bf16_value(p[j]) : 0;
+    }
+}
+
+static __device__ __forceinline__ void load_fn(const dk_mhc &c, int r, int i, double w[4]) {
+    const float *p = c.fn + (size_t)r * c.width + i;
+    if (c.width % 4 == 0) {
+        float4 v = *(const float4 *)p;
+        w[0] = v.x;
+        w[1] = v.y;
+        w[2] = v.z;
+        w[3] = v.w;
+        return;
+    }
+    for (int j = 0; j < 4; j++) {
+        w[j] = i + j < c.width ? p[j] : 0;
+    }
+}
+
+/* Dots of TOKENS rows of h with ROWS rows of fn; the group behind fn's last row makes the sums of
+ * squares. A thread takes four neighbouring values at a time. Grid: groups of rows + 1, groups of
+ * tokens. */
+template <int ROWS, int TOKENS>
+static __global__ void __launch_bounds__(MIX_THREADS) mhc_dots(dk_mhc c, int mixes) {
     __shared__ double scratch[32];
-    int row0 = blockIdx.x * MIX_ROWS, t0 = blockIdx.y * TOKENS;
+    int row0 = blockIdx.x * ROWS, t0 = blockIdx.y * TOKENS;
     bool squares = row0 >= mixes;
-    double acc[MIX_ROWS][TOKENS] = {};
-    for (int i = threadIdx.x; i < c.width; i += MIX_THREADS) {
-        double x[TOKENS];
+    double acc[ROWS][TOKENS] = {};
+#pragma unroll(ROWS *TOKENS == 1 ? 5 : 1)
+    for (int i = threadIdx.x * 4; i < c.width; i += MIX_THREADS * 4) {
+        double x[TOKENS][4] = {}, w[4] = {};
 #pragma unroll
         for (int t = 0; t < TOKENS; t++) {
-            x[t] = t0 + t < c.n ? bf16_value(c.h[(size_t)(t0 + t) * c.width + i]) : 0;
+            if (t0 + t < c.n) {
+                load_h(c, t0 + t, i, x[t]);
+            }
         }
-        if (squares) {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            if (row0 + r < mixes) {
+                load_fn(c, row0 + r, i, w);
+            }
 #pragma unroll
             for (int t = 0; t < TOKENS; t++) {
-                acc[0][t] += x[t] * x[t];
-            }
-            continue;
-        }
 #pragma unroll
-        for (int r = 0; r < MIX_ROWS; r++) {
-            double w = row0 + r < mixes ? c.fn[(size_t)(row0 + r) * c.width + i] : 0;
-#pragma unroll
-            for (int t = 0; t < TOKENS; t++) { /* the product is exact */
-                acc[r][t] = fma(x[t], w, acc[r][t]);
+                for (int j = 0; j < 4; j++) { /* products are exact */
+                    acc[r][t] = fma(x[t][j], squares ? x[t][j] : w[j], acc[r][t]);
+                }
             }
         }
     }
 #pragma unroll
-    for (int r = 0; r < MIX_ROWS; r++) {
+    for (int r = 0; r < ROWS; r++) {
 #pragma unroll
         for (int t = 0; t < TOKENS; t++) {
-            if (r > 0 && squares) {
+            int to = squares ? mixes + r : row0 + r;
+            if (to > mixes || (!squares && to == mixes)) {
                 continue;
             }
             double sum = block_sum(acc[r][t], scratch);
-            int to = squares ? mixes : row0 + r;
-            if (threadIdx.x == 0 && t0 + t < c.n && to <= mixes && (squares || to < mixes)) {
+            if (threadIdx.x == 0 && t0 + t < c.n) {
                 c.dots[(size_t)(t0 + t) * (mixes + 1) + to] = sum;
             }
         }
     }
 }
 
-/* Divides each row (or column) by its sum + eps; the sum runs upwards. */
-static __device__ void normalise(float *c, int hc, int step, int inner, float eps) {
-    for (int i = 0; i < hc; i++) {
-        float *line = c + i * step, sum = 0;
+/* Every element by a thread of its own: divided by the sum of its row (or column) + eps, which runs
+ * upwards. */
+static __device__ void normalise(float *comb, int hc, int first, int step, float eps) {
+    int i = threadIdx.x;
+    float value = 0;
+    if (i < hc * hc) {
+        float sum = 0;
         for (int j = 0; j < hc; j++) {
-            sum += line[j * inner];
+            sum += comb[first + j * step];
         }
-        sum += eps;
-        for (int j = 0; j < hc; j++) {
-            line[j * inner] /= sum;
-        }
+        value = comb[i] / (sum + eps);
     }
+    __syncthreads();
+    if (i < hc * hc) {
+        comb[i] = value;
+    }
+    __syncthreads();
 }
 
-static __global__ void mhc_finish(dk_mhc c, int mixes) {
-    int t = blockIdx.x * blockDim.x + threadIdx.x, hc = c.hc;
-    if (t >= c.n) {
-        return;
-    }
+/* One block of 64 threads a token. */
+static __global__ void __launch_bounds__(MAX_HC *MAX_HC) mhc_finish(dk_mhc c, int mixes) {
+    __shared__ float comb[MAX_HC * MAX_HC];
+    int t = blockIdx.x, hc = c.hc, i = threadIdx.x, row = i / hc * hc, column = i % hc;
     const double *dot = c.dots + (size_t)t * (mixes + 1);
     double rho = 1 / sqrt(dot[mixes] / c.width + (double)c.norm_eps);
-    for (int j = 0; j < hc; j++) {
-        float pre = (float)(dot[j] * rho), post = (float)(dot[hc + j] * rho);
-        c.pre[t * hc + j] = sigmoid32(pre * c.scale[0] + c.base[j]) + c.hc_eps;
-        c.post[t * hc + j] = 2.0f * sigmoid32(post * c.scale[1] + c.base[hc + j]);
+    if (i < hc) {
+        float pre = (float)(dot[i] * rho), post = (float)(dot[hc + i] * rho);
+        c.pre[t * hc + i] = sigmoid32(pre * c.scale[0] + c.base[i]) + c.hc_eps;
+        c.post[t * hc + i] = 2.0f * sigmoid32(post * c.scale[1] + c.base[hc + i]);
     }
-    float comb[MAX_HC * MAX_HC];
-    for (int i = 0; i < hc * hc; i++) {
+    if (i < hc * hc) {
         comb[i] = (float)(dot[2 * hc + i] * rho) * c.scale[2] + c.base[2 * hc + i];
     }
-    for (int i = 0; i < hc; i++) {
-        float *row = comb + i * hc, top = row[0], sum = 0;
+    __syncthreads();
+    float value = 0;
+    if (i < hc * hc) { /* softmax of the rows */
+        float top = comb[row];
         for (int j = 1; j < hc; j++) {
-            top = row[j] > top ? row[j] : top;
+            top = comb[row + j] > top ? comb[row + j] : top;
         }
-        for (int j = 0; j < hc; j++) {
-            row[j] = exp32(row[j] - top);
-            sum += row[j];
-        }
-        for (int j = 0; j < hc; j++) {
-            row[j] = row[j] / sum + c.hc_eps;
-        }
+        value = exp32(comb[i] - top);
     }
-    normalise(comb, hc, 1, hc, c.hc_eps);
+    __syncthreads();
+    if (i < hc * hc) {
+        comb[i] = value;
+    }
+    __syncthreads();
+    if (i < hc * hc) {
+        float sum = 0;
+        for (int j = 0; j < hc; j++) {
+            sum += comb[row + j];
+        }
+        value = value / sum + c.hc_eps;
+    }
+    __syncthreads();
+    if (i < hc * hc) {
+        comb[i] = value;
+    }
+    __syncthreads();
+    normalise(comb, hc, column, hc, c.hc_eps);
     for (int round = 1; round < c.sinkhorn_iters; round++) {
-        normalise(comb, hc, hc, 1, c.hc_eps);
-        normalise(comb, hc, 1, hc, c.hc_eps);
+        normalise(comb, hc, row, 1, c.hc_eps);
+        normalise(comb, hc, column, hc, c.hc_eps);
     }
-    for (int i = 0; i < hc * hc; i++) {
+    if (i < hc * hc) {
         c.comb[(size_t)t * hc * hc + i] = comb[i];
     }
 }
 
 void dk_mhc_coeffs(cudaStream_t s, const dk_mhc *m) {
-    int mixes = (2 + m->hc) * m->hc, groups = (mixes + MIX_ROWS - 1) / MIX_ROWS + 1;
-    if (m->n < MIX_TOKENS) {
-        mhc_dots<1><<<dim3(groups, m->n), MIX_THREADS, 0, s>>>(*m, mixes);
+    int mixes = (2 + m->hc) * m->hc;
+    if (m->n < 32) {
+        mhc_dots<1, 1><<<dim3(mixes + 1, m->n), MIX_THREADS, 0, s>>>(*m, mixes);
     } else {
-        mhc_dots<MIX_TOKENS>
-            <<<dim3(groups, blocks_for(m->n, MIX_TOKENS)), MIX_THREADS, 0, s>>>(*m, mixes);
+        mhc_dots<4, 4>
+            <<<dim3((mixes + 3) / 4 + 1, blocks_for(m->n, 4)), MIX_THREADS, 0, s>>>(*m, mixes);
     }
-    mhc_finish<<<blocks_for(m->n, 32), 32, 0, s>>>(*m, mixes);
+    mhc_finish<<<m->n, MAX_HC * MAX_HC, 0, s>>>(*m, mixes);
 }
 
 static __global__ void mhc_pre(const dk_bf16 *h, const float *pre, long long cells, int hc, int d,

@@ -7,20 +7,20 @@
 
 __device__ __forceinline__ uint8_t *ring_row(const dk_step &s, int slot, int64_t pos) {
     return s.slots + (size_t)slot * s.slot_stride + s.ring_offset +
-           (size_t)(pos % s.ring_rows) * s.window_bytes;
+           (size_t)((uint32_t)pos % (uint32_t)s.ring_rows) * s.window_bytes;
 }
 
 __device__ __forceinline__ float *group_row(const dk_step &s, int slot, int64_t pos) {
     return (float *)(s.slots + (size_t)slot * s.slot_stride + s.group_offset +
-                     (size_t)(pos % s.group_rows) * s.group_bytes);
+                     (size_t)((uint32_t)pos % (uint32_t)s.group_rows) * s.group_bytes);
 }
 
 /* The block of entry e, and e's row in it. */
 __device__ __forceinline__ uint8_t *entry_block(const dk_step &s, const dk_seq &seq, int ratio,
                                                 int64_t e, int *row) {
-    int per_block = s.block_tokens / ratio;
-    *row = (int)(e % per_block);
-    return s.blocks + (size_t)s.tables[seq.table + e / per_block] * s.block_stride;
+    uint32_t per_block = (uint32_t)s.block_tokens / (uint32_t)ratio, at = (uint32_t)e;
+    *row = (int)(at % per_block);
+    return s.blocks + (size_t)s.tables[seq.table + at / per_block] * s.block_stride;
 }
 
 __device__ __forceinline__ uint8_t *latent_row(const dk_step &s, const dk_seq &seq, int ratio,
@@ -75,13 +75,29 @@ __device__ __forceinline__ uint2 fp8_values(uint32_t w, const scale_pair &s, flo
     return make_uint2(low_halves(even, odd), high_halves(even, odd));
 }
 
-/* Values [8i, 8i + 8) of a window record (E4M3, an E8M0 for 32), exact in BF16, in order. */
-__device__ __forceinline__ uint4 window_values(const uint8_t *record, int dim, int i) {
-    uint32_t byte = record[dim + i / 4];
-    scale_pair s = make_scale(byte, 120);
-    float scale = e8m0_value(byte);
-    uint2 a = fp8_values(load_word(record + 8 * i), s, scale);
-    uint2 b = fp8_values(load_word(record + 8 * i + 4), s, scale);
+/* Values [8i, 8i + 8) of a record as they lie there: loaded first, decoded when they have come. All
+ * zeros decode to zeros. */
+struct raw_group {
+    uint32_t low, high, scale;
+};
+
+__device__ __forceinline__ raw_group window_raw(const uint8_t *record, int dim, int i) {
+    return {load_word(record + 8 * i), load_word(record + 8 * i + 4), record[dim + i / 4]};
+}
+
+__device__ __forceinline__ raw_group latent_raw(const uint8_t *record, int dim, int i) {
+    return {load_word(record + 4 * i), 0, record[dim / 2 + i / 2]};
+}
+
+__device__ __forceinline__ raw_group key_raw(const uint8_t *record, int dim, int i) {
+    return {load_word(record + 4 * i), 0, record[dim / 2 + i / 4]};
+}
+
+/* E4M3 codes, an E8M0 for 32: exact in BF16, in order. */
+__device__ __forceinline__ uint4 window_values(raw_group raw) {
+    scale_pair s = make_scale(raw.scale, 120);
+    float scale = e8m0_value(raw.scale);
+    uint2 a = fp8_values(raw.low, s, scale), b = fp8_values(raw.high, s, scale);
     return make_uint4(a.x, a.y, b.x, b.y);
 }
 
@@ -96,14 +112,14 @@ __device__ __forceinline__ uint4 fp4_values(uint32_t w, const scale_pair &s) {
 }
 
 /* The same of a latent: E2M1, an E4M3 for 16. */
-__device__ __forceinline__ uint4 latent_values(const uint8_t *record, int dim, int i) {
-    scale_pair s = {twice(0x7e80u), twice(to_bf16(e4m3_value(record[dim / 2 + i / 2]))), true};
-    return fp4_values(load_word(record + 4 * i), s);
+__device__ __forceinline__ uint4 latent_values(raw_group raw) {
+    scale_pair s = {twice(0x7e80u), twice(to_bf16(e4m3_value(raw.scale))), true};
+    return fp4_values(raw.low, s);
 }
 
 /* And of an index key: E2M1, an E8M0 for 32. */
-__device__ __forceinline__ uint4 key_values(const uint8_t *record, int dim, int i) {
-    return fp4_values(load_word(record + 4 * i), make_scale(record[dim / 2 + i / 4], 126));
+__device__ __forceinline__ uint4 key_values(raw_group raw) {
+    return fp4_values(raw.low, make_scale(raw.scale, 126));
 }
 
 #endif
