@@ -4,18 +4,20 @@
 #include "engine/device.h"
 
 #include <assert.h>
-#include <omp.h>
 #include <pthread.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/cpuinfo.h"
+#include "base/team.h"
 #include "base/thread.h"
 
 struct di_device {
     di_device_options o;
     float *logits;               /* [max_logits, vocab_size] */
-    di_sample_scratch **scratch; /* one for each thread */
+    di_team *team; /* that samples; sleeps during the forward pass */
+    di_sample_scratch **scratch; /* one for each of its members */
     int num_scratch;
     int32_t *draft_tokens; /* [max_rows] */
     float *draft_confidence;
@@ -187,15 +189,26 @@ static void sample_row(const di_device *d, di_work *w, int i, const float *logit
                 !verify(d, w, i, first, scratch, r);
 }
 
-static void sample(di_device *d, di_work *w) {
-    int threads = w->plan.num_logits > 1 ? d->num_scratch : 1;
-#pragma omp parallel for schedule(dynamic) num_threads(threads)
-    for (int i = 0; i < w->plan.num_rows; i++) {
+typedef struct sample_loop {
+    di_device *d;
+    di_work *w;
+} sample_loop;
+
+static void sample_rows(void *arg, int64_t begin, int64_t end, int member) {
+    di_device *d = ((sample_loop *)arg)->d;
+    di_work *w = ((sample_loop *)arg)->w;
+    for (int i = (int)begin; i < (int)end; i++) {
         if (w->plan.rows[i].num_logits > 0) {
             sample_row(d, w, i, d->logits + (size_t)w->first_logits[i] * (size_t)d->o.vocab_size,
-                       d->scratch[omp_get_thread_num()]);
+                       d->scratch[member]);
         }
     }
+}
+
+static void sample(di_device *d, di_work *w) {
+    sample_loop loop = {d, w};
+    di_team_run(d->team, w->plan.num_logits > 1 ? d->num_scratch : 1, w->plan.num_rows, 1,
+                sample_rows, &loop);
 }
 
 /* ---- drafts ---- */
@@ -351,13 +364,14 @@ di_device *di_device_create(const di_device_options *o, di_error *err) {
     d->o = *o;
     pthread_mutex_init(&d->lock, NULL);
     pthread_cond_init(&d->changed, NULL);
-    d->num_scratch = o->threads > 0 ? o->threads : omp_get_num_procs();
+    d->num_scratch = o->threads > 0 ? o->threads : di_cpu_count();
     d->scratch = di_calloc((size_t)d->num_scratch, sizeof *d->scratch);
     d->logits =
         di_realloc_array(NULL, (size_t)o->max_logits, (size_t)o->vocab_size * sizeof *d->logits);
     d->draft_tokens = di_calloc((size_t)o->max_rows, sizeof *d->draft_tokens);
     d->draft_confidence = di_calloc((size_t)o->max_rows, sizeof *d->draft_confidence);
     bool ok = d->scratch && d->logits && d->draft_tokens && d->draft_confidence;
+    ok = ok && (d->team = di_team_create(d->num_scratch, err)) != NULL;
     for (int i = 0; ok && i < d->num_scratch; i++) {
         ok = (d->scratch[i] = di_sample_scratch_create(o->vocab_size, err)) != NULL;
     }
@@ -388,6 +402,7 @@ void di_device_destroy(di_device *d) {
     for (int i = 0; d->scratch && i < d->num_scratch; i++) {
         di_sample_scratch_destroy(d->scratch[i]);
     }
+    di_team_destroy(d->team);
     pthread_mutex_destroy(&d->lock);
     pthread_cond_destroy(&d->changed);
     di_free(d->scratch);

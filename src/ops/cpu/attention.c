@@ -1,7 +1,6 @@
 /* The attention core. A task is one query and a group of its heads: it decodes the 64 keys of a
  * list block into scratch, takes all its heads' scores against them, and adds the values up. */
 #include <math.h>
-#include <omp.h>
 #include <string.h>
 
 #include "ops/address.h"
@@ -151,6 +150,26 @@ static const int32_t *list_owners(const attention_call *c) {
     return owner;
 }
 
+typedef struct attention_loop {
+    const attention_call *c;
+    const int32_t *owner; /* of each row: its sequence */
+    int heads, groups;    /* heads of a task, tasks of a row */
+    float *scratch;
+    size_t stride;
+} attention_loop;
+
+static void attend_rows(void *arg, int64_t begin, int64_t end, int member) {
+    const attention_loop *l = arg;
+    const attention_call *c = l->c;
+    for (int64_t task = begin; task < end; task++) {
+        int row = (int)(task / l->groups), first = (int)(task % l->groups) * l->heads;
+        int count = c->heads - first < l->heads ? c->heads - first : l->heads;
+        const di_seq_rows *seq = &c->step->seqs[l->owner[row]];
+        head_group g = lay_out(c, l->scratch + (size_t)member * l->stride, first, count);
+        attend(c, seq, row - seq->row0, &g);
+    }
+}
+
 static void run(const attention_call *c) {
     const di_step *step = c->step;
     double work = (double)step->num_rows * c->heads * (c->window + c->k) * c->dim / 8;
@@ -162,14 +181,8 @@ static void run(const attention_call *c) {
     if (c->cpu->failed) {
         return;
     }
-#pragma omp parallel for schedule(dynamic) num_threads(threads)
-    for (int64_t task = 0; task < (int64_t)step->num_rows * groups; task++) {
-        int row = (int)(task / groups), first = (int)(task % groups) * heads;
-        int count = c->heads - first < heads ? c->heads - first : heads;
-        const di_seq_rows *seq = &step->seqs[owner[row]];
-        head_group g = lay_out(c, scratch + (size_t)omp_get_thread_num() * stride, first, count);
-        attend(c, seq, row - seq->row0, &g);
-    }
+    attention_loop loop = {c, owner, heads, groups, scratch, stride};
+    di_cpu_for(c->cpu, work, (int64_t)step->num_rows * groups, attend_rows, &loop);
 }
 
 void di_cpu_attention(di_backend *be, const di_step *step, int layer, int window, int source,

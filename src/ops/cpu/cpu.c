@@ -80,6 +80,11 @@ int di_cpu_threads_for(const di_cpu *cpu, double operations) {
     return n < cpu->threads ? (int)n : cpu->threads;
 }
 
+void di_cpu_for(di_cpu *cpu, double operations, int64_t n, di_team_pass *pass, void *arg) {
+    int threads = di_cpu_threads_for(cpu, operations);
+    di_team_run(cpu->team, threads, n, n / (16 * threads), pass, arg);
+}
+
 static bool synchronise(di_backend *be, di_error *err) {
     di_cpu *cpu = di_cpu_of(be);
     size_t failed = cpu->failed;
@@ -93,6 +98,7 @@ static void destroy(di_backend *be) {
     for (int i = 0; i < DI_CPU_NUM_USES; i++) {
         di_free_aligned(cpu->scratch[i].data);
     }
+    di_team_destroy(cpu->team);
     di_free(cpu);
 }
 
@@ -198,6 +204,11 @@ di_backend *di_cpu_create(const di_cpu_options *o, di_error *err) {
     cpu->isa = isa;
     cpu->threads = o->threads ? o->threads : di_cpu_count();
     cpu->threads = cpu->threads > MAX_THREADS ? MAX_THREADS : cpu->threads;
+    cpu->team = di_team_create(cpu->threads, err);
+    if (!cpu->team) {
+        destroy(&cpu->base);
+        return NULL;
+    }
     return &cpu->base;
 }
 

@@ -47,7 +47,37 @@ static void add_gated(const engram_call *c, const di_bf16 *kv, int stream, di_bf
     k->add_scaled(kv + (size_t)c->hc * d, gate, d, h);
 }
 
-/* tokens: row numbers of h, those that are not skipped. */
+/* One batch on its way. */
+typedef struct engram_loop {
+    const engram_call *c;
+    const int64_t *rows;
+    const int32_t *tokens; /* row numbers of h, those that are not skipped */
+    float *a;
+    const float **list;
+    const di_bf16 *kv;
+    di_bf16 *h;
+    size_t ld, out;
+} engram_loop;
+
+static void look_up_rows(void *arg, int64_t begin, int64_t end, int member) {
+    const engram_loop *l = arg;
+    (void)member;
+    for (size_t i = (size_t)begin; i < (size_t)end; i++) {
+        l->list[i] = l->a + i * l->ld;
+        look_up(l->c, l->rows + (size_t)l->tokens[i] * (size_t)l->c->columns, l->a + i * l->ld);
+    }
+}
+
+static void gate_streams(void *arg, int64_t begin, int64_t end, int member) {
+    const engram_loop *l = arg;
+    size_t hc = (size_t)l->c->hc;
+    (void)member;
+    for (size_t i = (size_t)begin; i < (size_t)end; i++) {
+        size_t row = (size_t)l->tokens[i / hc], stream = i % hc;
+        add_gated(l->c, l->kv + i / hc * l->out, (int)stream, l->h + (row * hc + stream) * l->c->d);
+    }
+}
+
 static void engram_batch(const engram_call *c, const int64_t *rows, const int32_t *tokens, int n,
                          di_bf16 *h) {
     di_cpu *cpu = c->cpu;
@@ -59,12 +89,8 @@ static void engram_batch(const engram_call *c, const int64_t *rows, const int32_
     if (cpu->failed) {
         return;
     }
-    double work = (double)n * k;
-#pragma omp parallel for num_threads(di_cpu_threads_for(cpu, work))
-    for (int i = 0; i < n; i++) {
-        look_up(c, rows + (size_t)tokens[i] * (size_t)c->columns, a + (size_t)i * ld);
-        list[i] = a + (size_t)i * ld;
-    }
+    engram_loop loop = {c, rows, tokens, a, list, kv, h, ld, out};
+    di_cpu_for(cpu, (double)n * k, n, look_up_rows, &loop);
     di_cpu_job job = {
         .w = di_cpu_matrix_of(c->wkv),
         .rows = (int64_t)out,
@@ -77,13 +103,7 @@ static void engram_batch(const engram_call *c, const int64_t *rows, const int32_
     if (cpu->failed) {
         return;
     }
-    double gating = (double)n * c->hc * (double)c->d * 4;
-#pragma omp parallel for num_threads(di_cpu_threads_for(cpu, gating))
-    for (int i = 0; i < n * c->hc; i++) {
-        int t = i / c->hc, stream = i % c->hc;
-        add_gated(c, kv + (size_t)t * out, stream,
-                  h + ((size_t)tokens[t] * (size_t)c->hc + (size_t)stream) * c->d);
-    }
+    di_cpu_for(cpu, (double)n * c->hc * (double)c->d * 4, n * c->hc, gate_streams, &loop);
 }
 
 void di_cpu_engram(di_backend *be, const int64_t *rows, int n, int columns, const di_tensor *table,

@@ -1,7 +1,6 @@
 /* Index scores and selection. Keys are decoded once for a group of queries; scores wait as ordered
  * integers (select.c), and each query then chooses on its own. */
 #include <math.h>
-#include <omp.h>
 #include <string.h>
 
 #include "ops/address.h"
@@ -144,34 +143,47 @@ static void choose(const index_call *c, int i) {
     }
 }
 
-static void run_group(const index_call *c) {
+static void prepare_queries(void *arg, int64_t begin, int64_t end, int member) {
+    (void)member;
+    for (int64_t i = begin; i < end; i++) {
+        prepare_query(arg, (int)i);
+    }
+}
+
+static void score_chunks(void *arg, int64_t begin, int64_t end, int member) {
+    const index_call *c = arg;
+    for (int64_t t = begin; t < end; t++) {
+        score_chunk(c, t * CHUNK, c->scratch + (size_t)member * c->stride);
+    }
+}
+
+static void score_candidate_chunks(void *arg, int64_t begin, int64_t end, int member) {
+    const index_call *c = arg;
+    int64_t chunks = (c->entries + CHUNK - 1) / CHUNK;
+    for (int64_t t = begin; t < end; t++) {
+        score_candidates(c, (int)(t / chunks), t % chunks * CHUNK,
+                         c->scratch + (size_t)member * c->stride);
+    }
+}
+
+static void choose_all(void *arg, int64_t begin, int64_t end, int member) {
+    (void)member;
+    for (int64_t i = begin; i < end; i++) {
+        choose(arg, (int)i);
+    }
+}
+
+static void run_group(index_call *c) {
     bool direct = !c->candidates || c->build;
     int64_t chunks = (c->entries + CHUNK - 1) / CHUNK;
     double work = (double)c->count * (double)c->entries * c->heads * c->key_dim / 4;
-    int threads = di_cpu_threads_for(c->cpu, work);
-#pragma omp parallel num_threads(threads)
-    {
-        float *scratch = c->scratch + (size_t)omp_get_thread_num() * c->stride;
-#pragma omp for
-        for (int i = 0; i < c->count; i++) {
-            prepare_query(c, i);
-        }
-        if (direct) {
-#pragma omp for schedule(dynamic)
-            for (int64_t t = 0; t < chunks; t++) {
-                score_chunk(c, t * CHUNK, scratch);
-            }
-        } else {
-#pragma omp for schedule(dynamic)
-            for (int64_t t = 0; t < chunks * c->count; t++) {
-                score_candidates(c, (int)(t / chunks), t % chunks * CHUNK, scratch);
-            }
-        }
-#pragma omp for schedule(dynamic)
-        for (int i = 0; i < c->count; i++) {
-            choose(c, i);
-        }
+    di_cpu_for(c->cpu, work, c->count, prepare_queries, c);
+    if (direct) {
+        di_cpu_for(c->cpu, work, chunks, score_chunks, c);
+    } else {
+        di_cpu_for(c->cpu, work, chunks * c->count, score_candidate_chunks, c);
     }
+    di_cpu_for(c->cpu, work, c->count, choose_all, c);
 }
 
 /* Places that a query's keys need: its visible entries, or those of all its candidate blocks. */

@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/team.h"
 #include "ops/cpu/cpu.h"
 #include "ops/cpu/kernels.h"
 #include "ops/ops.h"
@@ -30,6 +31,7 @@ typedef struct di_cpu {
     const di_cpu_kernels *k;
     di_cpu_isa isa;
     int threads;
+    di_team *team;
     size_t failed; /* bytes that could not be had since the last sync; until then ops do nothing */
     struct {
         void *data;
@@ -50,6 +52,10 @@ float *di_cpu_thread_scratch(di_cpu *cpu, size_t floats, size_t *stride);
 
 /* Threads worth using for that many elementary operations (multiply-adds). */
 int di_cpu_threads_for(const di_cpu *cpu, double operations);
+
+/* Has passes 0 .. n - 1 of a loop done by as many threads as that many operations are worth, and
+ * returns when all are. */
+void di_cpu_for(di_cpu *cpu, double operations, int64_t n, di_team_pass *pass, void *arg);
 
 /* Floats from one row in lane order to the next: whole blocks, and an odd number of cache lines so
  * that rows do not fall on each other in the cache. */

@@ -1,8 +1,6 @@
 /* Matrix products: the runner that cuts them into tasks, and the linear ops. A task is a stretch of
  * weight rows times up to DI_CPU_PRODUCT_ROWS activation rows; how the work is cut never reaches a
  * result (kernels.h: every sum has its own fixed order). */
-#include <omp.h>
-
 #include "ops/cpu/internal.h"
 
 enum { LINEAR_BATCH = 10 * DI_CPU_PRODUCT_ROWS }; /* activation rows in scratch memory at a time */
@@ -81,6 +79,23 @@ static void run_task(const di_cpu *cpu, const di_cpu_job *job, int64_t task, int
     }
 }
 
+typedef struct product_loop {
+    const di_cpu *cpu;
+    const di_cpu_job *jobs;
+    int num_jobs, cols;
+    float *scratch;
+    size_t stride;
+} product_loop;
+
+static void run_tasks(void *arg, int64_t begin, int64_t end, int member) {
+    const product_loop *c = arg;
+    for (int64_t t = begin; t < end; t++) {
+        const di_cpu_job *job = job_of_task(c->jobs, c->num_jobs, t);
+        run_task(c->cpu, job, t - job->first_task, c->cols,
+                 c->scratch + c->stride * (size_t)member);
+    }
+}
+
 void di_cpu_run(di_cpu *cpu, di_cpu_job *jobs, int num_jobs) {
     size_t floats = 0;
     double work = 0;
@@ -100,14 +115,29 @@ void di_cpu_run(di_cpu *cpu, di_cpu_job *jobs, int num_jobs) {
         cols = DI_CPU_BLOCK; /* shorter stretches, so that the threads end together */
         tasks = number_tasks(jobs, num_jobs, cols);
     }
-    if (!scratch) {
-        return;
+    if (scratch) {
+        product_loop loop = {cpu, jobs, num_jobs, cols, scratch, stride};
+        di_cpu_for(cpu, work, tasks, run_tasks, &loop);
     }
-#pragma omp parallel for schedule(dynamic) num_threads(threads)
-    for (int64_t t = 0; t < tasks; t++) {
-        const di_cpu_job *job = job_of_task(jobs, num_jobs, t);
-        run_task(cpu, job, t - job->first_task, cols,
-                 scratch + stride * (size_t)omp_get_thread_num());
+}
+
+/* Rows of x, ldx apart, to rows in lane order; row t goes to place t % groups * n + t / groups. */
+typedef struct row_loop {
+    void (*convert)(const di_bf16 *x, int k, float *a);
+    const di_bf16 *x;
+    size_t ldx, groups, n, ld;
+    int k;
+    float *a;
+    const float **list;
+} row_loop;
+
+static void convert_rows(void *arg, int64_t begin, int64_t end, int member) {
+    const row_loop *c = arg;
+    (void)member;
+    for (size_t t = (size_t)begin; t < (size_t)end; t++) {
+        size_t place = t % c->groups * c->n + t / c->groups;
+        c->list[place] = c->a + place * c->ld;
+        c->convert(c->x + t * c->ldx, c->k, c->a + place * c->ld);
     }
 }
 
@@ -119,15 +149,9 @@ bool di_cpu_activations(di_cpu *cpu, const di_bf16 *x, size_t ldx, int n, int k,
     if (!*a || !*rows) {
         return false;
     }
-    float *first = *a;
-    const float **list = *rows;
-    double work = (double)n * k * 4;
-#pragma omp parallel for num_threads(di_cpu_threads_for(cpu, work))
-    for (int i = 0; i < n; i++) {
-        float *row = first + (size_t)i * ld;
-        (quantise ? cpu->k->quant8 : cpu->k->widen)(x + (size_t)i * ldx, k, row);
-        list[i] = row;
-    }
+    row_loop loop = {
+        quantise ? cpu->k->quant8 : cpu->k->widen, x, ldx, 1, (size_t)n, ld, k, *a, *rows};
+    di_cpu_for(cpu, (double)n * k * 4, n, convert_rows, &loop);
     return true;
 }
 
@@ -184,13 +208,8 @@ static void grouped_batch(di_cpu *cpu, const di_bf16 *x, int n, int groups, cons
     if (cpu->failed) {
         return;
     }
-    double work = (double)rows * w->k * 4;
-#pragma omp parallel for num_threads(di_cpu_threads_for(cpu, work))
-    for (int t = 0; t < n * groups; t++) {
-        size_t place = (size_t)(t % groups) * (size_t)n + (size_t)(t / groups);
-        cpu->k->widen(x + (size_t)t * (size_t)w->k, w->k, a + place * ld);
-        list[place] = a + place * ld;
-    }
+    row_loop loop = {cpu->k->widen, x, (size_t)w->k, (size_t)groups, (size_t)n, ld, w->k, a, list};
+    di_cpu_for(cpu, (double)rows * w->k * 4, (int64_t)rows, convert_rows, &loop);
     for (int g = 0; g < groups; g++) {
         jobs[g] = (di_cpu_job){
             .w = *w,

@@ -4,7 +4,7 @@
 #include "ops/cpu/fmath.h"
 #include "ops/cpu/internal.h"
 
-enum { MAX_HC = 8, FN_ROWS = 4 /* rows of fn that pass over the tokens together */ };
+enum { MAX_HC = 8, FN_ROWS = 4 /* rows of fn that pass over the tokens together */, TOKENS = 16 };
 
 typedef struct coeffs {
     int hc, sinkhorn_iters;
@@ -60,11 +60,54 @@ static void from_mix(const coeffs *k, const float *mix, float *pre, float *post,
     }
 }
 
+/* One call's loops: first the projections, then what is made of them. */
+typedef struct coeffs_loop {
+    const di_cpu_kernels *kernels;
+    coeffs rule;
+    const di_bf16 *h;
+    const float *fn;
+    int n, mixes;
+    size_t width; /* hc * d */
+    float norm_eps;
+    double *dot; /* [n][mixes] */
+    float *pre, *post, *comb;
+} coeffs_loop;
+
+/* A task is FN_ROWS rows of fn times TOKENS tokens. */
+static void project(void *arg, int64_t begin, int64_t end, int member) {
+    const coeffs_loop *c = arg;
+    int token_groups = (c->n + TOKENS - 1) / TOKENS;
+    (void)member;
+    for (int task = (int)begin; task < (int)end; task++) {
+        int row = task / token_groups * FN_ROWS, t0 = task % token_groups * TOKENS;
+        int rows = c->mixes - row < FN_ROWS ? c->mixes - row : FN_ROWS;
+        const float *w = c->fn + (size_t)row * c->width;
+        for (int t = t0; t < c->n && t < t0 + TOKENS; t++) {
+            c->kernels->dots64(c->h + (size_t)t * c->width, w, c->width, rows, c->width,
+                               c->dot + t * c->mixes + row);
+        }
+    }
+}
+
+static void mix_rows(void *arg, int64_t begin, int64_t end, int member) {
+    const coeffs_loop *c = arg;
+    int hc = c->rule.hc;
+    (void)member;
+    for (int t = (int)begin; t < (int)end; t++) {
+        float mix[(2 + MAX_HC) * MAX_HC];
+        double mean = c->kernels->squares(c->h + (size_t)t * c->width, c->width) / (double)c->width;
+        double rho = 1 / sqrt(mean + (double)c->norm_eps);
+        for (int i = 0; i < c->mixes; i++) {
+            mix[i] = (float)(c->dot[t * c->mixes + i] * rho);
+        }
+        from_mix(&c->rule, mix, c->pre + t * hc, c->post + t * hc, c->comb + t * hc * hc);
+    }
+}
+
 void di_cpu_mhc_coeffs(di_backend *be, const di_bf16 *h, int n, int hc, const di_tensor *fn,
                        const di_tensor *base, const di_tensor *scale, float norm_eps, float hc_eps,
                        int sinkhorn_iters, float *pre, float *post, float *comb) {
     di_cpu *cpu = di_cpu_of(be);
-    enum { TOKENS = 16 };
     int mixes = (2 + hc) * hc, groups = (mixes + FN_ROWS - 1) / FN_ROWS;
     int token_groups = (n + TOKENS - 1) / TOKENS;
     size_t width = (size_t)fn->shape[1];
@@ -74,68 +117,84 @@ void di_cpu_mhc_coeffs(di_backend *be, const di_bf16 *h, int n, int hc, const di
     if (!dot) {
         return;
     }
-    double work = (double)n * mixes * (double)width / 2;
-#pragma omp parallel for schedule(dynamic) num_threads(di_cpu_threads_for(cpu, work))
-    for (int task = 0; task < groups * token_groups; task++) {
-        int row = task / token_groups * FN_ROWS, t0 = task % token_groups * TOKENS;
-        int rows = mixes - row < FN_ROWS ? mixes - row : FN_ROWS;
-        const float *w = (const float *)fn->data + (size_t)row * width;
-        for (int t = t0; t < n && t < t0 + TOKENS; t++) {
-            cpu->k->dots64(h + (size_t)t * width, w, width, rows, width, dot + t * mixes + row);
-        }
+    coeffs_loop loop = {
+        .kernels = cpu->k,
+        .rule = {hc, sinkhorn_iters, hc_eps, base->data, scale->data},
+        .h = h,
+        .fn = fn->data,
+        .n = n,
+        .mixes = mixes,
+        .width = width,
+        .norm_eps = norm_eps,
+        .dot = dot,
+        .pre = pre,
+        .post = post,
+        .comb = comb,
+    };
+    double work = (double)n * (double)width;
+    di_cpu_for(cpu, work * mixes / 2, groups * token_groups, project, &loop);
+    di_cpu_for(cpu, work, n, mix_rows, &loop);
+}
+
+/* ---- streams ----------------------------------------------------------------------------------*/
+
+typedef struct streams_loop {
+    const di_cpu_kernels *k;
+    int hc;
+    size_t d;
+    const di_bf16 *in; /* what is collapsed, or the output that is written back */
+    const float *weight, *comb;
+    size_t ldweight; /* from one token's weights to the next's */
+    di_bf16 *out;
+    size_t ldo;
+} streams_loop;
+
+static void collapse_rows(void *arg, int64_t begin, int64_t end, int member) {
+    const streams_loop *c = arg;
+    (void)member;
+    for (size_t t = (size_t)begin; t < (size_t)end; t++) {
+        c->k->collapse(c->in + t * (size_t)c->hc * c->d, c->weight + t * c->ldweight, c->hc, c->d,
+                       c->out + t * c->ldo);
     }
-    coeffs k = {hc, sinkhorn_iters, hc_eps, base->data, scale->data};
-    double finishing = (double)n * (double)width;
-#pragma omp parallel for num_threads(di_cpu_threads_for(cpu, finishing))
-    for (int t = 0; t < n; t++) {
-        float mix[(2 + MAX_HC) * MAX_HC];
-        double mean = cpu->k->squares(h + (size_t)t * width, width) / (double)width;
-        double rho = 1 / sqrt(mean + (double)norm_eps);
-        for (int i = 0; i < mixes; i++) {
-            mix[i] = (float)(dot[t * mixes + i] * rho);
-        }
-        from_mix(&k, mix, pre + t * hc, post + t * hc, comb + t * hc * hc);
+}
+
+static void expand_rows(void *arg, int64_t begin, int64_t end, int member) {
+    const streams_loop *c = arg;
+    size_t hc = (size_t)c->hc;
+    (void)member;
+    for (size_t t = (size_t)begin; t < (size_t)end; t++) {
+        c->k->expand(c->in + t * c->d, c->weight + t * hc, c->comb + t * hc * hc, c->hc, c->d,
+                     c->out + t * hc * c->d);
     }
 }
 
 void di_cpu_mhc_pre(di_backend *be, const di_bf16 *h, const float *pre, int n, int hc, int d,
                     di_bf16 *out) {
     di_cpu *cpu = di_cpu_of(be);
-    size_t width = (size_t)d;
-    if (cpu->failed) {
-        return;
-    }
-    double work = (double)n * hc * d;
-#pragma omp parallel for num_threads(di_cpu_threads_for(cpu, work))
-    for (int t = 0; t < n; t++) {
-        cpu->k->collapse(h + (size_t)t * (size_t)hc * width, pre + t * hc, hc, width,
-                         out + (size_t)t * width);
+    streams_loop loop = {cpu->k, hc, (size_t)d, h, pre, NULL, (size_t)hc, out, (size_t)d};
+    if (!cpu->failed) {
+        di_cpu_for(cpu, (double)n * hc * d, n, collapse_rows, &loop);
     }
 }
 
 void di_cpu_mhc_post(di_backend *be, const di_bf16 *y, const float *post, const float *comb, int n,
                      int hc, int d, di_bf16 *h) {
     di_cpu *cpu = di_cpu_of(be);
-    size_t width = (size_t)d;
-    if (cpu->failed) {
-        return;
-    }
-    double work = (double)n * hc * hc * d;
-#pragma omp parallel for num_threads(di_cpu_threads_for(cpu, work))
-    for (int t = 0; t < n; t++) {
-        cpu->k->expand(y + (size_t)t * width, post + t * hc, comb + t * hc * hc, hc, width,
-                       h + (size_t)t * (size_t)hc * width);
+    streams_loop loop = {cpu->k, hc, (size_t)d, y, post, comb, (size_t)hc, h, (size_t)(hc * d)};
+    if (!cpu->failed) {
+        di_cpu_for(cpu, (double)n * hc * hc * d, n, expand_rows, &loop);
     }
 }
 
 void di_cpu_stream_mean(di_backend *be, const di_bf16 *h, int n, int hc, int d, di_bf16 *out,
                         size_t ldo) {
+    di_cpu *cpu = di_cpu_of(be);
     float share[MAX_HC];
     for (int i = 0; i < hc; i++) {
         share[i] = 1.0f / (float)hc;
     }
-    for (size_t t = 0; t < (size_t)n; t++) {
-        di_cpu_of(be)->k->collapse(h + t * (size_t)hc * (size_t)d, share, hc, (size_t)d,
-                                   out + t * ldo);
+    streams_loop loop = {cpu->k, hc, (size_t)d, h, share, NULL, 0, out, ldo};
+    if (!cpu->failed) {
+        di_cpu_for(cpu, (double)n * hc * d, n, collapse_rows, &loop);
     }
 }

@@ -72,6 +72,26 @@ static void route_row(const route_rule *r, float *logits, const float *bias, flo
     }
 }
 
+typedef struct route_loop {
+    const route_rule *rule;
+    float *logits, *value; /* [n][count] */
+    const float *bias, *bias_vl;
+    const uint8_t *image;
+    int32_t *experts;
+    float *weights;
+} route_loop;
+
+static void route_rows(void *arg, int64_t begin, int64_t end, int member) {
+    const route_loop *c = arg;
+    size_t count = (size_t)c->rule->count, top_k = (size_t)c->rule->top_k;
+    (void)member;
+    for (size_t t = (size_t)begin; t < (size_t)end; t++) {
+        const float *bias = c->image && c->image[t] ? c->bias_vl : c->bias;
+        route_row(c->rule, c->logits + t * count, bias, c->value + t * count,
+                  c->experts + t * top_k, c->weights + t * top_k);
+    }
+}
+
 void di_cpu_route(di_backend *be, const di_bf16 *x, int n, const di_tensor *gate,
                   const di_tensor *bias, const di_tensor *bias_vl, const uint8_t *image, float temp,
                   int top_k, bool norm, float scale, int32_t *experts, float *weights) {
@@ -87,13 +107,9 @@ void di_cpu_route(di_backend *be, const di_bf16 *x, int n, const di_tensor *gate
     if (cpu->failed) {
         return;
     }
-    double work = (double)n * rule.count * 32;
-#pragma omp parallel for num_threads(di_cpu_threads_for(cpu, work))
-    for (int t = 0; t < n; t++) {
-        const di_tensor *b = image && image[t] ? bias_vl : bias;
-        route_row(&rule, logits + (size_t)t * count, b->data, value + (size_t)t * count,
-                  experts + (size_t)t * (size_t)top_k, weights + (size_t)t * (size_t)top_k);
-    }
+    route_loop loop = {&rule, logits,  value,  bias->data, bias_vl ? bias_vl->data : NULL,
+                       image, experts, weights};
+    di_cpu_for(cpu, (double)n * rule.count * 32, n, route_rows, &loop);
 }
 
 /* ---- experts ----------------------------------------------------------------------------------*/
@@ -123,6 +139,8 @@ typedef struct moe_call {
     float *mid;     /* t in lane order, one row a pair */
     di_bf16 *a, *b; /* lin(x, w1) and lin(x, w3), one row a pair; t replaces a */
     di_bf16 *out;   /* [n][top_k + 1][d] */
+    float *sums;    /* [n][d], rows as far apart as those in lane order */
+    di_bf16 *y;
     di_cpu_job *jobs;
 } moe_call;
 
@@ -205,12 +223,12 @@ static void first_products(moe_call *c, const float *x, size_t ldx) {
     di_cpu_run(c->cpu, c->jobs, jobs);
 }
 
-static void activate(moe_call *c) {
+static void activate_pairs(void *arg, int64_t begin, int64_t end, int member) {
+    const moe_call *c = arg;
     const di_cpu_kernels *k = c->cpu->k;
     size_t ld = di_cpu_row_floats((int)c->inter), shared = (size_t)c->begin[c->num_experts];
-    double work = (double)c->num_pairs * (double)c->inter * 16;
-#pragma omp parallel for num_threads(di_cpu_threads_for(c->cpu, work))
-    for (size_t i = 0; i < c->num_pairs; i++) {
+    (void)member;
+    for (size_t i = (size_t)begin; i < (size_t)end; i++) {
         di_bf16 *a = c->a + i * c->inter;
         const di_expert *e = i < shared ? &c->table[0] : c->shared;
         int inter = (int)e->w1.shape[0];
@@ -242,21 +260,21 @@ static void second_products(moe_call *c) {
 }
 
 /* A row's results lie in the order of its sum. */
-static void add_up(const moe_call *c, float *sums, size_t stride, di_bf16 *y) {
-    double work = (double)c->num_pairs * (double)c->d;
-#pragma omp parallel for num_threads(di_cpu_threads_for(c->cpu, work))
-    for (int t = 0; t < c->n; t++) {
-        float *sum = sums + (size_t)t * stride;
-        const di_bf16 *row = c->out + (size_t)t * ((size_t)c->top_k + 1) * c->d;
-        memset(sum, 0, c->d * sizeof *sum);
-        for (int i = 0; i <= c->top_k; i++) {
-            c->cpu->k->accumulate(row + (size_t)i * c->d, c->d, sum);
+static void add_up(void *arg, int64_t begin, int64_t end, int member) {
+    const moe_call *c = arg;
+    size_t d = c->d, uses = (size_t)c->top_k + 1;
+    (void)member;
+    for (size_t t = (size_t)begin; t < (size_t)end; t++) {
+        float *sum = c->sums + t * di_cpu_row_floats((int)d);
+        memset(sum, 0, d * sizeof *sum);
+        for (size_t i = 0; i < uses; i++) {
+            c->cpu->k->accumulate(c->out + (t * uses + i) * d, d, sum);
         }
-        c->cpu->k->round_row(sum, c->d, y + (size_t)t * c->d);
+        c->cpu->k->round_row(sum, d, c->y + t * d);
     }
 }
 
-static void moe_batch(moe_call *c, const di_bf16 *x, di_bf16 *y) {
+static void moe_batch(moe_call *c, const di_bf16 *x) {
     float *a;
     const float **rows;
     int d = (int)c->d;
@@ -266,10 +284,12 @@ static void moe_batch(moe_call *c, const di_bf16 *x, di_bf16 *y) {
     }
     sort_pairs(c);
     first_products(c, a, di_cpu_row_floats(d));
-    activate(c);
+    double uses = (double)c->num_pairs;
+    di_cpu_for(c->cpu, uses * (double)c->inter * 16, (int64_t)c->num_pairs, activate_pairs, c);
     second_products(c);
     if (!c->cpu->failed) {
-        add_up(c, a, di_cpu_row_floats(d), y); /* x's rows are not needed any more */
+        c->sums = a; /* x's rows are not needed any more */
+        di_cpu_for(c->cpu, uses * (double)c->d, c->n, add_up, c);
     }
 }
 
@@ -291,8 +311,9 @@ void di_cpu_moe(di_backend *be, const di_bf16 *x, int n, const int32_t *experts,
             .shared = shared,
             .limit = limit,
             .d = d,
+            .y = y + (size_t)t * d,
             .inter = (size_t)(routed > own ? routed : own),
         };
-        moe_batch(&c, x + (size_t)t * d, y + (size_t)t * d);
+        moe_batch(&c, x + (size_t)t * d);
     }
 }

@@ -29,19 +29,33 @@ void di_cpu_gather_rows(di_backend *be, const void *from, const int32_t *rows, i
     }
 }
 
+typedef struct norm_loop {
+    const di_cpu_kernels *k;
+    const di_bf16 *x, *w;
+    di_bf16 *y;
+    float eps;
+    size_t dim;
+} norm_loop;
+
+static void norm_rows(void *arg, int64_t begin, int64_t end, int member) {
+    const norm_loop *c = arg;
+    (void)member;
+    for (size_t t = (size_t)begin; t < (size_t)end; t++) {
+        const di_bf16 *row = c->x + t * c->dim;
+        double mean = c->k->squares(row, c->dim) / (double)c->dim;
+        float rho = (float)(1 / sqrt(mean + (double)c->eps));
+        c->k->scale_row(row, c->w, rho, c->dim, c->y + t * c->dim);
+    }
+}
+
 void di_cpu_rms_norm(di_backend *be, const di_bf16 *x, const di_tensor *w, float eps, int n,
                      int dim, di_bf16 *y) {
     di_cpu *cpu = di_cpu_of(be);
     if (cpu->failed) {
         return;
     }
-    double work = (double)n * dim * 2;
-#pragma omp parallel for num_threads(di_cpu_threads_for(cpu, work))
-    for (int t = 0; t < n; t++) {
-        const di_bf16 *row = x + (size_t)t * (size_t)dim;
-        float rho = (float)(1 / sqrt(cpu->k->squares(row, (size_t)dim) / dim + (double)eps));
-        cpu->k->scale_row(row, w->data, rho, (size_t)dim, y + (size_t)t * (size_t)dim);
-    }
+    norm_loop loop = {cpu->k, x, w->data, y, eps, (size_t)dim};
+    di_cpu_for(cpu, (double)n * dim * 2, n, norm_rows, &loop);
 }
 
 void di_cpu_rope_table(di_backend *be, const int64_t *positions, int n, const float *freq,
@@ -66,20 +80,32 @@ static void rotate(di_bf16 *x, const float *cosine, const float *sine, int half,
     }
 }
 
+typedef struct rope_loop {
+    di_bf16 *x;
+    size_t heads, dim;
+    di_rope_table table;
+    float sign;
+} rope_loop;
+
+static void rotate_rows(void *arg, int64_t begin, int64_t end, int member) {
+    const rope_loop *c = arg;
+    int half = c->table.half;
+    (void)member;
+    for (size_t t = (size_t)begin; t < (size_t)end; t++) {
+        size_t row = t * (size_t)half;
+        for (size_t h = 1; h <= c->heads; h++) {
+            di_bf16 *behind = c->x + (t * c->heads + h) * c->dim;
+            rotate(behind - 2 * half, c->table.cos + row, c->table.sin + row, half, c->sign);
+        }
+    }
+}
+
 void di_cpu_rope(di_backend *be, di_bf16 *x, int n, int heads, int dim, di_rope_table table,
                  bool inverse) {
     di_cpu *cpu = di_cpu_of(be);
     if (cpu->failed) {
         return;
     }
-    double work = (double)n * heads * table.half * 8;
-#pragma omp parallel for num_threads(di_cpu_threads_for(cpu, work))
-    for (int t = 0; t < n; t++) {
-        size_t row = (size_t)t * (size_t)table.half;
-        for (int h = 0; h < heads; h++) {
-            di_bf16 *end = x + ((size_t)t * (size_t)heads + (size_t)h + 1) * (size_t)dim;
-            rotate(end - 2 * table.half, table.cos + row, table.sin + row, table.half,
-                   inverse ? -1.0f : 1.0f);
-        }
-    }
+    rope_loop loop = {x, (size_t)heads, (size_t)dim, table, inverse ? -1.0f : 1.0f};
+    di_cpu_for(cpu, (double)n * heads * table.half * 8, n, rotate_rows, &loop);
 }

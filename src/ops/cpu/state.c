@@ -30,16 +30,26 @@ static void window_record(const di_bf16 *x, int dim, uint8_t *record) {
     }
 }
 
+typedef struct window_loop {
+    const di_bf16 *kv;
+    int dim;
+    uint8_t *records;
+} window_loop;
+
+static void window_records(void *arg, int64_t begin, int64_t end, int member) {
+    const window_loop *c = arg;
+    size_t dim = (size_t)c->dim, bytes = dim + dim / 32;
+    (void)member;
+    for (size_t t = (size_t)begin; t < (size_t)end; t++) {
+        window_record(c->kv + t * dim, c->dim, c->records + t * bytes);
+    }
+}
+
 void di_cpu_window_quant(di_backend *be, const di_bf16 *kv, int n, int dim, uint8_t *records) {
     di_cpu *cpu = di_cpu_of(be);
-    size_t bytes = (size_t)dim + (size_t)dim / 32;
-    if (cpu->failed) {
-        return;
-    }
-    double work = (double)n * dim * 8;
-#pragma omp parallel for num_threads(di_cpu_threads_for(cpu, work))
-    for (int t = 0; t < n; t++) {
-        window_record(kv + (size_t)t * (size_t)dim, dim, records + (size_t)t * bytes);
+    if (!cpu->failed) {
+        window_loop loop = {kv, dim, records};
+        di_cpu_for(cpu, (double)n * dim * 8, n, window_records, &loop);
     }
 }
 
@@ -110,29 +120,44 @@ static void keep_open_groups(const di_step *step, int layer, const float *k, con
     }
 }
 
+typedef struct compress_loop {
+    const di_cpu_kernels *kernels;
+    const di_step *step;
+    int layer, ratio, dim;
+    const float *k, *g;
+    const di_entry *entries;
+    di_bf16 *latents;
+} compress_loop;
+
+static void close_groups(void *arg, int64_t begin, int64_t end, int member) {
+    const compress_loop *c = arg;
+    size_t dim = (size_t)c->dim;
+    (void)member;
+    for (int64_t i = begin; i < end; i++) {
+        const di_seq_rows *seq = &c->step->seqs[c->entries[i].seq];
+        int64_t first = c->entries[i].entry * c->ratio;
+        di_bf16 *latent = c->latents + (size_t)i * dim;
+        group_token token[MAX_RATIO];
+        if (c->ratio == 1) { /* a token is its own group, and always one of this step */
+            size_t row = (size_t)(seq->row0 + (first - seq->pos0));
+            c->kernels->round_row(c->k + row * dim, dim, latent);
+            continue;
+        }
+        for (int j = 0; j < c->ratio; j++) {
+            token[j] = find_token(c->step, seq, c->layer, first + j, c->k, c->g, c->dim);
+        }
+        pool_group(token, c->ratio, c->dim, latent);
+    }
+}
+
 void di_cpu_compress(di_backend *be, const di_step *step, int layer, int ratio, const float *k,
                      const float *g, const di_entry *entries, int m, int dim, di_bf16 *latents) {
     di_cpu *cpu = di_cpu_of(be);
     if (cpu->failed) {
         return;
     }
-    double work = (double)m * dim * ratio * 16;
-#pragma omp parallel for num_threads(di_cpu_threads_for(cpu, work))
-    for (int i = 0; i < m; i++) {
-        const di_seq_rows *seq = &step->seqs[entries[i].seq];
-        int64_t first = entries[i].entry * ratio;
-        di_bf16 *latent = latents + (size_t)i * (size_t)dim;
-        group_token token[MAX_RATIO];
-        if (ratio == 1) { /* a token is its own group, and always one of this step */
-            size_t row = (size_t)(seq->row0 + (first - seq->pos0));
-            cpu->k->round_row(k + row * (size_t)dim, (size_t)dim, latent);
-            continue;
-        }
-        for (int j = 0; j < ratio; j++) {
-            token[j] = find_token(step, seq, layer, first + j, k, g, dim);
-        }
-        pool_group(token, ratio, dim, latent);
-    }
+    compress_loop loop = {cpu->k, step, layer, ratio, dim, k, g, entries, latents};
+    di_cpu_for(cpu, (double)m * dim * ratio * 16, m, close_groups, &loop);
     if (ratio > 1) {
         keep_open_groups(step, layer, k, g, dim);
     }
@@ -167,21 +192,33 @@ static void key_record(const di_bf16 *x, int dim, uint8_t *record) {
     }
 }
 
+typedef struct entry_loop {
+    const di_step *step;
+    int layer, ratio, dim, key_dim;
+    const di_entry *entries;
+    const di_bf16 *latents, *keys;
+} entry_loop;
+
+static void store_entries(void *arg, int64_t begin, int64_t end, int member) {
+    const entry_loop *c = arg;
+    const di_state_pool *pool = &c->step->pool;
+    (void)member;
+    for (size_t i = (size_t)begin; i < (size_t)end; i++) {
+        const int32_t *blocks = c->step->seqs[c->entries[i].seq].blocks;
+        int64_t e = c->entries[i].entry;
+        uint8_t *latent = (uint8_t *)di_latent_row(pool, blocks, c->layer, c->ratio, e);
+        uint8_t *key = (uint8_t *)di_key_row(pool, blocks, c->layer, c->ratio, e);
+        latent_record(c->latents + i * (size_t)c->dim, c->dim, latent);
+        key_record(c->keys + i * (size_t)c->key_dim, c->key_dim, key);
+    }
+}
+
 void di_cpu_entry_store(di_backend *be, const di_step *step, int layer, int ratio,
                         const di_entry *entries, int m, const di_bf16 *latents, int dim,
                         const di_bf16 *keys, int key_dim) {
     di_cpu *cpu = di_cpu_of(be);
-    if (cpu->failed) {
-        return;
-    }
-    double work = (double)m * (dim + key_dim) * 8;
-#pragma omp parallel for num_threads(di_cpu_threads_for(cpu, work))
-    for (int i = 0; i < m; i++) {
-        const di_seq_rows *seq = &step->seqs[entries[i].seq];
-        int64_t e = entries[i].entry;
-        uint8_t *latent = (uint8_t *)di_latent_row(&step->pool, seq->blocks, layer, ratio, e);
-        uint8_t *key = (uint8_t *)di_key_row(&step->pool, seq->blocks, layer, ratio, e);
-        latent_record(latents + (size_t)i * (size_t)dim, dim, latent);
-        key_record(keys + (size_t)i * (size_t)key_dim, key_dim, key);
+    if (!cpu->failed) {
+        entry_loop loop = {step, layer, ratio, dim, key_dim, entries, latents, keys};
+        di_cpu_for(cpu, (double)m * (dim + key_dim) * 8, m, store_entries, &loop);
     }
 }
