@@ -180,6 +180,7 @@ typedef struct di_request_params {
     bool no_prefix_cache;     /* reuses no prefix, though others may reuse its own */
     const char *cache_salt; /* prefixes are shared among equal salts only; NULL = the common one */
     bool report_prompt;     /* outputs tell how much of the prompt has been computed */
+    bool pin_prompt; /* its prefix stays in the cache until di_unpin, whatever else needs room */
 } di_request_params;
 
 /* Defaults: the model's generation_config.json, and temperature 1, top_p 1, top_k -1 where it is
@@ -265,6 +266,10 @@ DI_API void di_queue_wake(di_queue *queue);    /* lets one di_queue_wait return 
 /* Ends a request soon; its answers finish with DI_FINISH_ABORT. False: there is none of that
  * number, or it has ended. */
 DI_API bool di_cancel(di_engine *engine, uint64_t request);
+
+/* Lets the prefix go that a request had pinned (pin_prompt), also after the request has ended.
+ * False: nothing of that number is pinned. */
+DI_API bool di_unpin(di_engine *engine, uint64_t request);
 
 /* ---- one request at a time ---- */
 

@@ -176,6 +176,7 @@ class RequestParams(Structure):
         ("no_prefix_cache", c_bool),
         ("cache_salt", c_char_p),
         ("report_prompt", c_bool),
+        ("pin_prompt", c_bool),
     ]
 
 

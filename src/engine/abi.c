@@ -99,6 +99,7 @@ static const di_member members[] = {
     MEMBER(di_request_params, no_prefix_cache),
     MEMBER(di_request_params, cache_salt),
     MEMBER(di_request_params, report_prompt),
+    MEMBER(di_request_params, pin_prompt),
 
     WHOLE(di_logprob),
     MEMBER(di_logprob, token_id),

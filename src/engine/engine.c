@@ -256,6 +256,12 @@ static uint64_t accept_request(di_engine *e, di_request *r, di_error *err) {
             e->known->link_known = &r->next_known;
         }
         e->known = r;
+        if (r->pin) {
+            r->pin->request = id;
+            r->pin->next = e->pins;
+            e->pins = r->pin;
+            r->pin = NULL;
+        }
         pthread_cond_broadcast(&e->called);
     }
     int under_way = e->num_requests;

@@ -8,6 +8,7 @@
 #include "deepinfer/deepinfer.h"
 #include "engine/device.h"
 #include "engine/parts.h"
+#include "engine/pins.h"
 #include "engine/trace.h"
 #include "sample/params.h"
 #include "sched/sched.h"
@@ -52,6 +53,8 @@ struct di_engine {
     bool closing;
     int num_requests; /* accepted and not retired */
     uint64_t next_id;
+    struct di_pinned *pins;   /* of accepted requests, newest first */
+    bool unpins;              /* some have been released */
     struct di_request *known; /* the same, newest first, for di_cancel */
     di_engine_stats stats;
     di_step_stats steps[DI_KEPT_STEPS]; /* step n at n % DI_KEPT_STEPS */

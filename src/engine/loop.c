@@ -123,9 +123,12 @@ static bool take_inbox(di_engine *e) {
     di_request *r = e->inbox;
     e->inbox = NULL;
     e->inbox_end = &e->inbox;
-    bool closing = e->closing, cancels = e->cancels;
+    bool closing = e->closing, cancels = e->cancels, unpins = e->unpins;
     e->cancels = false;
     pthread_mutex_unlock(&e->lock);
+    if (unpins) {
+        di_pins_sweep(e, false);
+    }
     while (r) {
         di_request *next = r->next;
         take_request(e, r);
@@ -312,6 +315,9 @@ static bool take_token(di_engine *e, di_choice *c, const di_row_token *r) {
 static void take_tokens(di_engine *e, di_choice *c, const di_plan_row *row,
                         const di_row_result *r) {
     di_engine_note_drafts(e, row->outputs - 1, r->num_tokens - 1);
+    if (c->request->pins && c->job.num_tokens == c->job.num_prompt) {
+        di_pins_settle(e, c->request->id, &c->job);
+    }
     for (int k = 0; k < r->num_tokens; k++) {
         if (!take_token(e, c, &r->tokens[k])) {
             return;
@@ -367,7 +373,7 @@ static void sleep_until_called(di_engine *e) {
     e->last_end = 0;
     di_engine_note_rest(e);
     pthread_mutex_lock(&e->lock);
-    while (!e->inbox && !e->cancels && !e->closing) {
+    while (!e->inbox && !e->cancels && !e->unpins && !e->closing) {
         pthread_cond_wait(&e->called, &e->lock);
     }
     pthread_mutex_unlock(&e->lock);
@@ -424,6 +430,7 @@ void *di_engine_loop(void *arg) {
         e->unread = e->synchronous ? NULL : w;
         if (!w && !read && !e->live) {
             if (closing) {
+                di_pins_sweep(e, true);
                 return NULL;
             }
             sleep_until_called(e);

@@ -248,6 +248,10 @@ static bool fill(const di_engine *e, di_request *r, const di_prompt *prompt,
         !(r->stops = di_stop_set_create(p->stop, NULL, p->num_stop, err))) {
         return false;
     }
+    r->pins = p->pin_prompt;
+    if (r->pins && !(r->pin = di_pinned_create(r->prompt.data, (int64_t)r->prompt.count))) {
+        return di_fail(err, DI_ERR_NO_MEMORY, "no memory to pin the prompt");
+    }
     r->seed = p->seed;
     if (!p->has_seed && !random_seed(&r->seed, err)) {
         return false;
@@ -275,6 +279,7 @@ static void destroy(di_request *r) {
         di_free(c->outbox.infos);
         di_free(c->outbox.tops);
     }
+    di_free(r->pin);
     di_free(r->prompt_scores);
     di_free(r->prompt_tops);
     di_stop_set_destroy(r->stops);

@@ -67,6 +67,8 @@ struct di_request {
     di_stop_set *stops;
     bool skip_special, echo, report_prompt, logprobs;
     di_ids prompt;
+    struct di_pinned *pin;                /* until it is accepted; NULL = none */
+    bool pins;                            /* its prompt is to be pinned */
     di_scored *prompt_scores;             /* [prompt.count] or NULL; of answer 0 */
     di_logprob *prompt_tops;              /* behind them */
     di_request *next;                     /* in the inbox */
