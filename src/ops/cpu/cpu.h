@@ -1,5 +1,6 @@
-/* The CPU backend: a team of threads (base/team.h), and kernels for AVX-512, AVX2 or plain C chosen when it is created. All
- * three give the same bits (docs/numerics.md), and so does any number of threads. */
+/* The CPU backend: a team of threads (base/team.h), and kernels for AVX-512, AVX2 or plain C chosen
+ * when it is created. All three give the same bits (docs/numerics.md), and so does any number of
+ * threads. */
 #ifndef DI_OPS_CPU_CPU_H
 #define DI_OPS_CPU_CPU_H
 

@@ -42,6 +42,13 @@ static inline size_t di_cpu_product_scratch(int k) {
     return few > many ? few : many;
 }
 
+/* The rule by which projections become hyper-connection coefficients; hc <= 8. */
+typedef struct di_cpu_mix {
+    int hc, rounds; /* of Sinkhorn's */
+    float eps;
+    const float *base, *scale;
+} di_cpu_mix;
+
 typedef struct di_cpu_kernels {
     const char *name;
 
@@ -69,6 +76,9 @@ typedef struct di_cpu_kernels {
     double (*triple)(const di_bf16 *x, const di_bf16 *q, const di_bf16 *k, const di_bf16 *y,
                      size_t n);
 
+    /* x: [n][(2 + hc) * hc] projections; pre, post: [n][hc]; comb: [n][hc][hc]. */
+    void (*mix)(const di_cpu_mix *rule, const float *x, int n, float *pre, float *post,
+                float *comb);
     /* y = bf16(w * (x * rho)); y may be x. */
     void (*scale_row)(const di_bf16 *x, const di_bf16 *w, float rho, size_t n, di_bf16 *y);
     /* out = bf16(sum of pre[i] * h[i]), streams d apart. */

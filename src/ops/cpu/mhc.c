@@ -1,69 +1,14 @@
 /* Hyper-connections: the coefficients with their Sinkhorn rounds, collapse and expansion. */
 #include <math.h>
 
-#include "ops/cpu/fmath.h"
 #include "ops/cpu/internal.h"
 
 enum { MAX_HC = 8, FN_ROWS = 4 /* rows of fn that pass over the tokens together */, TOKENS = 16 };
 
-typedef struct coeffs {
-    int hc, sinkhorn_iters;
-    float hc_eps;
-    const float *base, *scale;
-} coeffs;
-
-/* Divides each row (or column) by its sum + eps; the sum runs upwards. */
-static void normalise(float *c, int hc, int step, int inner, float eps) {
-    for (int i = 0; i < hc; i++) {
-        float *line = c + i * step, sum = 0;
-        for (int j = 0; j < hc; j++) {
-            sum += line[j * inner];
-        }
-        sum += eps;
-        for (int j = 0; j < hc; j++) {
-            line[j * inner] /= sum;
-        }
-    }
-}
-
-static void row_softmax(float *c, int hc, float eps) {
-    for (int i = 0; i < hc; i++) {
-        float *row = c + i * hc, top = row[0], sum = 0;
-        for (int j = 1; j < hc; j++) {
-            top = row[j] > top ? row[j] : top;
-        }
-        for (int j = 0; j < hc; j++) {
-            row[j] = di_expf(row[j] - top);
-            sum += row[j];
-        }
-        for (int j = 0; j < hc; j++) {
-            row[j] = row[j] / sum + eps;
-        }
-    }
-}
-
-/* mix: the projections times rho, [(2 + hc) * hc]. */
-static void from_mix(const coeffs *k, const float *mix, float *pre, float *post, float *comb) {
-    int hc = k->hc;
-    for (int j = 0; j < hc; j++) {
-        pre[j] = di_sigmoidf(mix[j] * k->scale[0] + k->base[j]) + k->hc_eps;
-        post[j] = 2.0f * di_sigmoidf(mix[hc + j] * k->scale[1] + k->base[hc + j]);
-    }
-    for (int i = 0; i < hc * hc; i++) {
-        comb[i] = mix[2 * hc + i] * k->scale[2] + k->base[2 * hc + i];
-    }
-    row_softmax(comb, hc, k->hc_eps);
-    normalise(comb, hc, 1, hc, k->hc_eps);
-    for (int round = 1; round < k->sinkhorn_iters; round++) {
-        normalise(comb, hc, hc, 1, k->hc_eps);
-        normalise(comb, hc, 1, hc, k->hc_eps);
-    }
-}
-
 /* One call's loops: first the projections, then what is made of them. */
 typedef struct coeffs_loop {
     const di_cpu_kernels *kernels;
-    coeffs rule;
+    di_cpu_mix rule;
     const di_bf16 *h;
     const float *fn;
     int n, mixes;
@@ -89,18 +34,24 @@ static void project(void *arg, int64_t begin, int64_t end, int member) {
     }
 }
 
+/* A task is TOKENS tokens. */
 static void mix_rows(void *arg, int64_t begin, int64_t end, int member) {
     const coeffs_loop *c = arg;
     int hc = c->rule.hc;
     (void)member;
-    for (int t = (int)begin; t < (int)end; t++) {
-        float mix[(2 + MAX_HC) * MAX_HC];
-        double mean = c->kernels->squares(c->h + (size_t)t * c->width, c->width) / (double)c->width;
-        double rho = 1 / sqrt(mean + (double)c->norm_eps);
-        for (int i = 0; i < c->mixes; i++) {
-            mix[i] = (float)(c->dot[t * c->mixes + i] * rho);
+    for (int t0 = (int)begin * TOKENS; t0 < c->n && t0 < (int)end * TOKENS; t0 += TOKENS) {
+        float mixes[TOKENS * (2 + MAX_HC) * MAX_HC], *mix = mixes;
+        int count = c->n - t0 < TOKENS ? c->n - t0 : TOKENS;
+        for (int t = t0; t < t0 + count; t++) {
+            const di_bf16 *h = c->h + (size_t)t * c->width;
+            double mean = c->kernels->squares(h, c->width) / (double)c->width;
+            double rho = 1 / sqrt(mean + (double)c->norm_eps);
+            for (int i = 0; i < c->mixes; i++) {
+                *mix++ = (float)(c->dot[t * c->mixes + i] * rho);
+            }
         }
-        from_mix(&c->rule, mix, c->pre + t * hc, c->post + t * hc, c->comb + t * hc * hc);
+        c->kernels->mix(&c->rule, mixes, count, c->pre + t0 * hc, c->post + t0 * hc,
+                        c->comb + t0 * hc * hc);
     }
 }
 
@@ -133,7 +84,7 @@ void di_cpu_mhc_coeffs(di_backend *be, const di_bf16 *h, int n, int hc, const di
     };
     double work = (double)n * (double)width;
     di_cpu_for(cpu, work * mixes / 2, groups * token_groups, project, &loop);
-    di_cpu_for(cpu, work, n, mix_rows, &loop);
+    di_cpu_for(cpu, work + n * (32.0 * mixes * sinkhorn_iters), token_groups, mix_rows, &loop);
 }
 
 /* ---- streams ----------------------------------------------------------------------------------*/
