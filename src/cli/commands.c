@@ -115,6 +115,22 @@ const di_command di_command_table[] = {
         .run = di_command_detokenize,
     },
     {
+        .bit = IN_RECIPE,
+        .name = "recipe",
+        .arguments = "",
+        .summary = "API requests to prompts, and what a model writes to API answers",
+        .details =
+            "Reads one case a line: {\"name\", \"kind\", \"input\"}, and writes {\"name\", "
+            "\"output\"} or {\"name\", \"error\"}. Kinds: render (a request to its prompt, ids and "
+            "settings), parse (a request and pieces of an answer to events and response), splits "
+            "(the same for other cuts), roundtrip (an answer sent back), max_tokens, image_tokens "
+            "and image_size. docs/recipe.md describes them; protocols are chat, messages and "
+            "responses.\n"
+            "Needs --model or --tokenizer, of which only the tokenizer is read.",
+        .example = "deepinfer recipe -m models/demo < cases.jsonl",
+        .run = di_command_recipe,
+    },
+    {
         .bit = IN_INSPECT,
         .name = "inspect",
         .arguments = "DIR",
@@ -127,6 +143,24 @@ const di_command di_command_table[] = {
             "faults the exit status is 1.",
         .example = "deepinfer inspect models/demo",
         .run = di_command_inspect,
+    },
+    {
+        .bit = IN_GRAMMAR,
+        .name = "grammar",
+        .arguments = "",
+        .summary = "compile schemas and grammars, and try texts on them",
+        .details =
+            "Reads one JSON object a line: {\"name\", \"schema\", \"tests\": [{\"data\" or "
+            "\"text\", \"valid\"}, ...]}. A regex, a grammar, or a schema that is written out is a "
+            "string. A test's data is written compactly and split into tokens, and each token is "
+            "looked up in the mask before it is taken, as the engine does.\n"
+            "Writes a line for each: {\"name\", \"status\": \"ok\", \"unsupported\" or "
+            "\"error\", \"reason\", \"compile_us\", \"mask_us\", \"bytes\", \"results\": [true "
+            "or false, ...]}.",
+        .example = "deepinfer grammar --type json_schema -m models/demo --bench < schemas.jsonl",
+        .required = {DI_OPT_TYPE},
+        .num_required = 1,
+        .run = di_command_grammar,
     },
     {
         .bit = IN_VERSION,

@@ -32,7 +32,9 @@ int di_command_logits(const di_options *o);
 int di_command_replay_check(const di_options *o);
 int di_command_tokenize(const di_options *o);
 int di_command_detokenize(const di_options *o);
+int di_command_recipe(const di_options *o);
 int di_command_inspect(const di_options *o);
+int di_command_grammar(const di_options *o);
 int di_command_version(const di_options *o);
 int di_command_help(const di_options *o);
 

@@ -23,10 +23,12 @@ enum {
     IN_VERSION = 1 << 6,
     IN_HELP = 1 << 7,
     IN_REPLAY_CHECK = 1 << 8,
+    IN_RECIPE = 1 << 9,
+    IN_GRAMMAR = 1 << 15,
 
     IN_ANSWER = IN_RUN | IN_GENERATE,
     IN_ENGINE = IN_ANSWER | IN_LOGITS | IN_REPLAY_CHECK,
-    IN_MODEL = IN_ENGINE | IN_TOKENIZE | IN_DETOKENIZE,
+    IN_MODEL = IN_ENGINE | IN_TOKENIZE | IN_DETOKENIZE | IN_RECIPE | IN_GRAMMAR,
 };
 
 typedef enum di_option_type {

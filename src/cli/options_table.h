@@ -9,6 +9,10 @@
 /* the model and how it runs */
 OPTION(MODEL, "model", 'm', PATH, 0, 0, "", "DIR", true, IN_MODEL,
        "Folder of the model: config.json, tokenizer.json and the safetensors files.")
+OPTION(TOKENIZER, "tokenizer", 0, PATH, 0, 0, "", "FILE", false, IN_RECIPE,
+       "tokenizer.json to use instead of a model's.")
+OPTION(SERVER, "server", 0, FLAG, 0, 0, "no", "", false, IN_RECIPE,
+       "Read requests and answers as the server does, not as DeepSeek's recipe does to the letter.")
 OPTION(BACKEND, "backend", 0, CHOICE, 0, 0, "cpu", "cpu|cuda[:N]|auto|ref", true, IN_ENGINE,
        "What computes: 'cpu' this machine's processor, 'cuda' an NVIDIA card (N counts from 0), "
        "'auto' the first card or else the processor, 'ref' the slow and plain code that both are "
@@ -113,6 +117,24 @@ OPTION(STATE, "state", 0, FLAG, 0, 0, "no", "", false, IN_INSPECT,
        "Print what is kept of each sequence: kinds, places and bytes.")
 OPTION(CHECK, "check", 0, FLAG, 0, 0, "no", "", false, IN_INSPECT,
        "Read every byte of the weights and look for NaN and infinities.")
+
+/* grammar */
+OPTION(TYPE, "type", 0, CHOICE, 0, 0, "", "json_schema|regex|ebnf", false, IN_GRAMMAR,
+       "What the schemas are.")
+OPTION(TOKENIZER, "tokenizer", 0, PATH, 0, 0, "", "FILE", false, IN_GRAMMAR,
+       "The tokenizer.json to use, instead of the model's.")
+OPTION(ANY_ORDER, "any-order", 0, FLAG, 0, 0, "no", "", false, IN_GRAMMAR,
+       "JSON: properties may come in any order, not only in the schema's.")
+OPTION(STRICT, "strict", 0, FLAG, 0, 0, "no", "", false, IN_GRAMMAR,
+       "JSON: only what 'properties' and 'prefixItems' name is allowed, unless the schema says "
+       "otherwise.")
+OPTION(LENIENT, "lenient", 0, FLAG, 0, 0, "no", "", false, IN_GRAMMAR,
+       "JSON: leave out what cannot be enforced instead of refusing the schema; the reason then "
+       "says what.")
+OPTION(MAX_WHITESPACE, "max-whitespace", 0, INTEGER, 0, 1000000, "32", "N", false, IN_GRAMMAR,
+       "JSON: white space between two tokens of the text, in characters.")
+OPTION(BENCH, "bench", 0, FLAG, 0, 0, "no", "", false, IN_GRAMMAR,
+       "Print a last line with the times of all compilations and masks.")
 
 /* what is shown */
 OPTION(QUIET, "quiet", 'q', FLAG, 0, 0, "no", "", true, IN_ANSWER | IN_LOGITS | IN_REPLAY_CHECK,

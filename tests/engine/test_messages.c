@@ -88,7 +88,7 @@ static void test_bad_conversations_are_refused_by_field(void **state) {
     expect_refused("{}", "messages is an object, an array expected");
     expect_refused("[1]", "messages[0] is an integer, an object expected");
     expect_refused("[{\"content\":\"x\"}]", "messages[0]: role is missing");
-    expect_refused("[{\"role\":\"user\"}]", "messages[0]: content is nothing");
+    expect_refused("[{\"role\":\"user\"}]", "messages[0]: content is missing");
     expect_refused("[{\"role\":\"user\",\"content\":null}]", "messages[0]: content is null");
     expect_refused("[{\"role\":\"user\",\"content\":7}]", "messages[0]: content is an integer");
     expect_refused("[{\"role\":\"king\",\"content\":\"x\"}]", "king");
@@ -96,7 +96,7 @@ static void test_bad_conversations_are_refused_by_field(void **state) {
                    "messages[0]: unknown field contnet; did you mean content?");
     expect_refused("[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]",
                    "content of type \"image_url\" is not supported");
-    expect_refused("[{\"role\":\"user\",\"content\":[\"x\"]}]", "a part of content is a string");
+    expect_refused("[{\"role\":\"user\",\"content\":[\"x\"]}]", "messages[0].content[0] is a string");
     expect_refused("[{\"role\":\"user\",\"content\":\"x\"", "not valid JSON");
 }
 

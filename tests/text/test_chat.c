@@ -1,128 +1,22 @@
-/* The prompt format against DeepSeek's own renderer, and that no user text becomes a control
- * token. */
+/* Prompts as stretches: what a user writes never becomes a control token, what we write does. */
 #include <string.h>
 
 #include "support/cmocka.h"
 #include "support/text_data.h"
 #include "text/chat.h"
+#include "text/recipe/render.h"
 
 static di_tokenizer *tok;
 static di_chat_tokens tokens;
 
-enum { MOST_MESSAGES = 16, MOST_PARTS = 16 };
-
-typedef struct conversation {
-    di_chat_message messages[MOST_MESSAGES];
-    di_chat_part parts[MOST_MESSAGES][MOST_PARTS];
-    size_t count;
-} conversation;
-
-static void read_content(const json_t *content, di_chat_message *m, di_chat_part *parts) {
-    m->parts = parts;
-    if (json_is_string(content)) {
-        parts[0] = (di_chat_part){false, json_string_value(content), json_string_length(content)};
-        m->part_count = 1;
-        return;
-    }
-    size_t i;
-    json_t *part;
-    json_array_foreach((json_t *)content, i, part) {
-        const json_t *text = json_object_get(part, "text");
-        assert_true(i < MOST_PARTS);
-        parts[i] = (di_chat_part){!text, json_string_value(text), json_string_length(text)};
-    }
-    m->part_count = json_array_size(content);
-}
-
-static void read_conversation(const json_t *messages, conversation *c) {
-    *c = (conversation){.count = json_array_size(messages)};
-    assert_true(c->count <= MOST_MESSAGES);
-    for (size_t i = 0; i < c->count; i++) {
-        const json_t *from = json_array_get(messages, i);
-        di_chat_message *m = &c->messages[i];
-        di_error err = {0};
-        if (!di_role_parse(json_string_value(json_object_get(from, "role")), &m->role, &err)) {
-            fail_msg("%s", err.message);
-        }
-        read_content(json_object_get(from, "content"), m, c->parts[i]);
-        const json_t *reasoning = json_object_get(from, "reasoning_content");
-        m->reasoning = json_string_value(reasoning);
-        m->reasoning_size = json_string_length(reasoning);
-        m->prefix = m->role == DI_ROLE_ASSISTANT && json_is_true(json_object_get(from, "prefix"));
-    }
-}
-
-static size_t code_points(const char *text, size_t size) {
-    size_t n = 0;
-    for (size_t i = 0; i < size; i++) {
-        n += ((unsigned char)text[i] & 0xC0) != 0x80;
-    }
-    return n;
-}
-
-/* The golden ranges of control tokens count code points. */
-static void assert_controls(const di_chat_prompt *p, const json_t *special, const char *name) {
-    size_t found = 0;
-    for (size_t i = 0; i < p->count; i++) {
-        if (p->segments[i].control < 0) {
-            continue;
-        }
-        const json_t *range = json_array_get(special, found++);
-        size_t begin = code_points(p->text.data, p->segments[i].begin);
-        size_t size = code_points(p->text.data + p->segments[i].begin, p->segments[i].size);
-        if ((size_t)json_integer_value(json_array_get(range, 0)) != begin ||
-            (size_t)json_integer_value(json_array_get(range, 1)) != begin + size) {
-            fail_msg("%s: control token %zu is at %zu", name, found - 1, begin);
-        }
-    }
-    assert_int_equal(found, json_array_size(special));
-}
-
-static void assert_stage(const di_chat_prompt *p, const char *stage) {
-    bool reasoning = stage && strncmp(stage, "reasoning", 9) == 0;
-    assert_int_equal(p->in_reasoning, reasoning);
-    if (stage) { /* in chat mode the renderer names no stage */
-        assert_int_equal(p->continued, strstr(stage, "continuation") != NULL);
-    }
-}
-
-static void test_prompts_and_ids_equal_deepseek_recipe(void **state) {
-    (void)state;
-    json_t *rows = read_test_rows("recipe/basic.jsonl"), *row;
-    size_t i;
-    json_array_foreach(rows, i, row) {
-        const char *name = json_string_value(json_object_get(row, "name"));
-        conversation c;
-        di_chat_prompt p;
-        di_ids ids = {0};
-        int effort;
-        di_error err = {0};
-        read_conversation(json_object_get(row, "messages"), &c);
-        assert_true(
-            di_effort_parse(json_string_value(json_object_get(row, "effort")), &effort, &err));
-        if (!di_chat_render(&tokens, c.messages, c.count, effort, &p, &err)) {
-            fail_msg("%s: %s", name, err.message);
-        }
-        const json_t *prompt = json_object_get(row, "prompt");
-        assert_int_equal(p.text.size, json_string_length(prompt));
-        assert_memory_equal(p.text.data, json_string_value(prompt), p.text.size);
-        assert_controls(&p, json_object_get(row, "special"), name);
-        assert_stage(&p, json_string_value(json_object_get(row, "stage")));
-        assert_true(di_chat_encode(&tokens, &p, &ids, &err));
-        assert_ids(&ids, json_object_get(row, "ids"), name);
-        di_ids_free(&ids);
-        di_chat_prompt_free(&p);
-    }
-    json_decref(rows);
-}
-
 /* Renders one user message and gives how many of its ids are added tokens. */
 static size_t controls_of(const char *text, size_t *all) {
-    di_chat_part part = {false, text, strlen(text)};
-    di_chat_message m = {.role = DI_ROLE_USER, .parts = &part, .part_count = 1};
+    di_part part = {.text = di_str_of(text)};
+    di_message m = {.role = DI_ROLE_USER, .parts = &part, .part_count = 1};
+    di_conversation c = {.version = DI_MODEL_V41, .first = &m, .last = &m, .message_count = 1};
     di_chat_prompt p;
     di_ids ids = {0};
-    assert_true(di_chat_render(&tokens, &m, 1, DI_EFFORT_OFF, &p, NULL));
+    assert_true(di_recipe_render(&tokens, &c, &p, NULL));
     assert_true(di_chat_encode(&tokens, &p, &ids, NULL));
     size_t controls = 0;
     for (size_t i = 0; i < ids.count; i++) {
@@ -161,6 +55,37 @@ static void test_user_text_cannot_forge_control_tokens(void **state) {
     assert_int_equal(all, 7);
 }
 
+static void test_markup_in_our_own_text_is_tokens(void **state) {
+    (void)state;
+    static const char text[] = "a <｜DSML｜ calls></think>b<think>";
+    di_chat_prompt p = {0};
+    assert_true(di_chat_add_marked(&tokens, &p, text, sizeof text - 1, NULL));
+    assert_int_equal(p.text.size, sizeof text - 1);
+    assert_memory_equal(p.text.data, text, sizeof text - 1);
+    const int32_t controls[] = {-1, tokens.dsml, -1, tokens.think_end, -1, tokens.think};
+    assert_int_equal(p.count, 6);
+    for (size_t i = 0; i < p.count; i++) {
+        assert_int_equal(p.segments[i].control, controls[i]);
+    }
+    di_chat_prompt_free(&p);
+}
+
+static void test_text_joins_the_stretch_that_is_open(void **state) {
+    (void)state;
+    di_chat_prompt p = {0};
+    di_ids joined = {0}, whole = {0};
+    assert_true(di_chat_add_text(&p, "a.", 2, NULL) && di_chat_add_text(&p, "\n\n", 2, NULL) &&
+                di_chat_add_text(&p, "b", 1, NULL));
+    assert_int_equal(p.count, 1);
+    assert_true(di_chat_encode(&tokens, &p, &joined, NULL));
+    assert_true(di_tokenizer_encode(tok, "a.\n\nb", 5, DI_ENCODE_PLAIN, &whole, NULL));
+    assert_int_equal(joined.count, whole.count);
+    assert_memory_equal(joined.data, whole.data, whole.count * sizeof *whole.data);
+    di_ids_free(&joined);
+    di_ids_free(&whole);
+    di_chat_prompt_free(&p);
+}
+
 static void test_effort_is_a_name_or_a_number(void **state) {
     (void)state;
     static const struct {
@@ -185,39 +110,6 @@ static void test_effort_is_a_name_or_a_number(void **state) {
     }
 }
 
-static void test_roles_that_do_not_exist_are_refused_by_name(void **state) {
-    (void)state;
-    di_role role;
-    di_error err = {0};
-    assert_false(di_role_parse("tool", &role, &err));
-    assert_int_equal(err.code, DI_ERR_UNSUPPORTED);
-    assert_false(di_role_parse("wizard", &role, &err));
-    assert_non_null(strstr(err.message, "wizard"));
-}
-
-static void test_impossible_conversations_are_refused(void **state) {
-    (void)state;
-    di_chat_part text = {false, "x", 1}, image = {true, NULL, 0};
-    di_chat_message open = {
-        .role = DI_ROLE_ASSISTANT, .parts = &text, .part_count = 1, .prefix = true};
-    di_chat_message user = {.role = DI_ROLE_USER, .parts = &text, .part_count = 1};
-    di_chat_message seen = {.role = DI_ROLE_ASSISTANT, .parts = &image, .part_count = 1};
-    di_chat_message user_open = user;
-    user_open.prefix = true;
-    di_chat_prompt p;
-    di_error err = {0};
-    assert_false(di_chat_render(&tokens, NULL, 0, 0, &p, &err));
-    assert_false(di_chat_render(&tokens, &user, 1, 101, &p, &err));
-    assert_non_null(strstr(err.message, "101"));
-    assert_false(di_chat_render(&tokens, (di_chat_message[]){open, user}, 2, 0, &p, &err));
-    assert_non_null(strstr(err.message, "message 0"));
-    assert_false(di_chat_render(&tokens, &user_open, 1, 0, &p, &err));
-    assert_false(di_chat_render(&tokens, &seen, 1, 0, &p, &err));
-    assert_non_null(strstr(err.message, "image"));
-    assert_null(p.text.data);
-    assert_null(p.segments);
-}
-
 static void test_a_missing_control_token_is_named(void **state) {
     (void)state;
     di_tokenizer *v4 = open_test_tokenizer("tokenizer-v4"); /* V4 has no system token */
@@ -227,6 +119,9 @@ static void test_a_missing_control_token_is_named(void **state) {
     assert_int_equal(err.code, DI_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.message, "<｜System｜>"));
     di_tokenizer_close(v4);
+    di_chat_prompt p = {0};
+    assert_false(di_chat_add_control(&tokens, &p, -1, "images", &err));
+    assert_non_null(strstr(err.message, "no token for images"));
 }
 
 static int open_tokenizer(void **state) {
@@ -248,11 +143,10 @@ static int close_tokenizer(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_prompts_and_ids_equal_deepseek_recipe),
         cmocka_unit_test(test_user_text_cannot_forge_control_tokens),
+        cmocka_unit_test(test_markup_in_our_own_text_is_tokens),
+        cmocka_unit_test(test_text_joins_the_stretch_that_is_open),
         cmocka_unit_test(test_effort_is_a_name_or_a_number),
-        cmocka_unit_test(test_roles_that_do_not_exist_are_refused_by_name),
-        cmocka_unit_test(test_impossible_conversations_are_refused),
         cmocka_unit_test(test_a_missing_control_token_is_named),
     };
     return cmocka_run_group_tests(tests, open_tokenizer, close_tokenizer);

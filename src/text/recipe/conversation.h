@@ -99,6 +99,7 @@ typedef struct di_conversation {
     di_response_format format;
     const di_value *schema; /* as the client sent it */
     di_str regex;
+    bool repair; /* calls of the history are written so that they can be read back */
 } di_conversation;
 
 /* Appends an empty message of that role. NULL for want of memory. */

@@ -3,11 +3,11 @@
 
 #include <stdio.h>
 
-#define DOT(where) (*(where) ? "." : "")
+#define COLON(where) (*(where) ? ": " : "")
 
 bool di_field_wrong(const char *where, const char *key, const di_value *found, const char *expected,
                     di_error *err) {
-    return di_fail(err, DI_ERR_FORMAT, "%s%s%s is %s, %s expected", where, DOT(where), key,
+    return di_fail(err, DI_ERR_FORMAT, "%s%s%s is %s, %s expected", where, COLON(where), key,
                    di_value_type_name(found), expected);
 }
 
@@ -15,7 +15,7 @@ const di_value *di_field(const di_value *object, const char *where, const char *
                          bool *ok, di_error *err) {
     const di_value *value = di_value_get(object, key);
     *ok = value || need == DI_OPTIONAL ||
-          di_fail(err, DI_ERR_FORMAT, "%s%s%s is missing", where, DOT(where), key);
+          di_fail(err, DI_ERR_FORMAT, "%s%s%s is missing", where, COLON(where), key);
     return value && (value->type != DI_VALUE_NULL || need == DI_NEEDED) ? value : NULL;
 }
 
@@ -60,7 +60,7 @@ bool di_field_uint(const di_value *object, const char *where, const char *key, u
         return true;
     }
     if (value->type == DI_VALUE_INT || (value->type == DI_VALUE_UINT && value->uint > most)) {
-        return di_fail(err, DI_ERR_FORMAT, "%s%s%s is outside 0 to %llu", where, DOT(where), key,
+        return di_fail(err, DI_ERR_FORMAT, "%s%s%s is outside 0 to %llu", where, COLON(where), key,
                        (unsigned long long)most);
     }
     if (value->type != DI_VALUE_UINT) {
@@ -99,8 +99,8 @@ static bool field_list(const di_value *object, const char *where, const char *ke
     bool ok;
     *out = di_field(object, where, key, need, &ok, err);
     if (*out && (*out)->type != type) {
-        return di_field_wrong(where, key, *out,
-                              type == DI_VALUE_OBJECT ? "an object" : "an array", err);
+        return di_field_wrong(where, key, *out, type == DI_VALUE_OBJECT ? "an object" : "an array",
+                              err);
     }
     return ok;
 }
@@ -126,8 +126,8 @@ static bool unknown_word(const char *where, const char *key, di_str found, const
                                         : ", ",
                        words[i]);
     }
-    return di_fail(err, DI_ERR_FORMAT, "%s%s%s is \"%.*s\", allowed are %s", where, DOT(where), key,
-                   di_str_shown(found, 64), found.data, allowed);
+    return di_fail(err, DI_ERR_FORMAT, "%s%s%s is \"%.*s\", allowed are %s", where, COLON(where),
+                   key, di_str_shown(found, 64), found.data, allowed);
 }
 
 bool di_field_word(const di_value *object, const char *where, const char *key, di_need need,

@@ -197,8 +197,8 @@ void di_write_value(di_writer *w, const di_value *v) {
 }
 
 bool di_json_escape(di_buffer *out, const char *text, size_t size, di_error *err) {
-    static const char short_form[32] = {['\b'] = 'b', ['\t'] = 't', ['\n'] = 'n', ['\f'] = 'f',
-                                        ['\r'] = 'r'};
+    static const char short_form[32] = {
+        ['\b'] = 'b', ['\t'] = 't', ['\n'] = 'n', ['\f'] = 'f', ['\r'] = 'r'};
     size_t done = 0;
     for (size_t i = 0; i < size; i++) {
         unsigned char c = (unsigned char)text[i];

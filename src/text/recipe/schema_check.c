@@ -104,7 +104,7 @@ enum { NUM_KEYWORDS = sizeof keywords / sizeof *keywords };
 typedef struct checker {
     const di_value *root;
     const char *what;
-    int draft; /* 4, 6, 7, 2019 or 2020 */
+    int draft;              /* 4, 6, 7, 2019 or 2020 */
     const di_value **found; /* targets of references; those from `done` on wait to be visited */
     size_t count, capacity, done;
     di_error *err;
@@ -293,9 +293,8 @@ static bool check_pattern(const checker *c, di_str pattern) {
     size_t offset;
     pcre2_code *compiled = NULL;
     if (pattern.size <= LONGEST_PATTERN) {
-        compiled = pcre2_compile((PCRE2_SPTR)pattern.data, pattern.size,
-                                 PCRE2_UTF | PCRE2_UCP, &code, &offset,
-                                 NULL);
+        compiled = pcre2_compile((PCRE2_SPTR)pattern.data, pattern.size, PCRE2_UTF | PCRE2_UCP,
+                                 &code, &offset, NULL);
     }
     pcre2_code_free(compiled);
     return compiled || di_fail(c->err, DI_ERR_ARGUMENT, "%s: \"%.*s\" is not a \"regex\"", c->what,
@@ -322,9 +321,10 @@ static bool note_target(checker *c, const di_value *target) {
 }
 
 static int hex_digit(char c) {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                                          : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                                                 : -1;
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
 }
 
 /* One step of a JSON pointer, decoded into `out` of at least step.size bytes. */
@@ -387,8 +387,7 @@ static const di_value *find_named(const di_value *at, const char *key, di_str va
         size_t before = id.size - (value.size < id.size ? value.size : id.size);
         if (di_str_equal(id, value) ||
             (strcmp(key, "$id") == 0 && before > 0 && value.size > 0 &&
-             id.data[before - 1] == '/' &&
-             memcmp(id.data + before, value.data, value.size) == 0)) {
+             id.data[before - 1] == '/' && memcmp(id.data + before, value.data, value.size) == 0)) {
             return at;
         }
     }
@@ -415,8 +414,8 @@ static bool check_reference(checker *c, di_str ref) {
     if (is_meta_schema(resource)) {
         return true;
     }
-    const di_value *root =
-        resource.size ? find_named(c->root, "$id", resource) : c->root, *target = root;
+    const di_value *root = resource.size ? find_named(c->root, "$id", resource) : c->root,
+                   *target = root;
     if (!root) {
         return di_fail(c->err, DI_ERR_ARGUMENT,
                        "%s: Resource '%.*s' is not in the schema, and references are not fetched",

@@ -62,8 +62,8 @@ static const keyword string_keywords[] = {{"description", is_string},
                                           {"enum", is_strings},
                                           {NULL, NULL}};
 static const keyword integer_keywords[] = {
-    {"description", is_string},      {"const", is_integer},      {"default", is_integer},
-    {"minimum", is_integer},         {"maximum", is_integer},    {"exclusiveMinimum", is_integer},
+    {"description", is_string},       {"const", is_integer},      {"default", is_integer},
+    {"minimum", is_integer},          {"maximum", is_integer},    {"exclusiveMinimum", is_integer},
     {"exclusiveMaximum", is_integer}, {"multipleOf", is_integer}, {NULL, NULL}};
 static const keyword number_keywords[] = {
     {"description", is_string},      {"const", is_number},      {"default", is_number},
@@ -240,8 +240,10 @@ static bool rewrite_typed(const strict *s, const di_value *from, const di_value 
     static const struct {
         const char *name;
         const keyword *keywords;
-    } simple[] = {{"string", string_keywords}, {"integer", integer_keywords},
-                  {"number", number_keywords}, {"boolean", description},
+    } simple[] = {{"string", string_keywords},
+                  {"integer", integer_keywords},
+                  {"number", number_keywords},
+                  {"boolean", description},
                   {"null", description}};
     if (type->type == DI_VALUE_ARRAY) {
         for (size_t i = 0; i < type->array.count; i++) {

@@ -207,8 +207,8 @@ typedef struct named {
 
 static int by_name(const void *a, const void *b) {
     const named *x = a, *y = b;
-    size_t shorter = x->member->name.size < y->member->name.size ? x->member->name.size
-                                                                 : y->member->name.size;
+    size_t shorter =
+        x->member->name.size < y->member->name.size ? x->member->name.size : y->member->name.size;
     int order = shorter ? memcmp(x->member->name.data, y->member->name.data, shorter) : 0;
     if (order == 0 && x->member->name.size != y->member->name.size) {
         order = x->member->name.size < y->member->name.size ? -1 : 1;
@@ -229,8 +229,8 @@ static bool merge_members(parser *p, di_member *members, size_t *count) {
     qsort(sorted, *count, sizeof *sorted, by_name);
     bool doubles = false;
     for (size_t i = 0, next; i < *count; i = next) {
-        for (next = i + 1; next < *count && di_str_equal(sorted[i].member->name,
-                                                         sorted[next].member->name);) {
+        for (next = i + 1;
+             next < *count && di_str_equal(sorted[i].member->name, sorted[next].member->name);) {
             next++;
         }
         members[sorted[i].place].value = members[sorted[next - 1].place].value;

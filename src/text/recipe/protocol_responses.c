@@ -1,0 +1,711 @@
+/* OpenAI's responses: see reading.h. The input is a list of items; reasoning, text and calls that
+ * follow each other are one turn of the assistant. */
+#include <stdio.h>
+
+#include "base/buffer.h"
+#include "text/recipe/field.h"
+#include "text/recipe/image.h"
+#include "text/recipe/json_write.h"
+#include "text/recipe/reading.h"
+#include "text/recipe/texts.h"
+
+/* ---- content ---- */
+
+static bool read_image_part(di_reading *x, const di_value *part, const char *where,
+                            const char *path, di_part *out) {
+    di_str url, file;
+    bool has_url, has_file;
+    int detail = DI_DETAIL_HIGH;
+    if (!di_field_string(part, where, "image_url", DI_OPTIONAL, &url, &has_url, x->err) ||
+        !di_field_string(part, where, "file_id", DI_OPTIONAL, &file, &has_file, x->err) ||
+        !di_field_word(part, where, "detail", DI_OPTIONAL, di_image_details, DI_NUM_DETAILS,
+                       &detail, x->err)) {
+        return false;
+    }
+    if (has_url == has_file) {
+        return di_fail(x->err, DI_ERR_ARGUMENT, "%s: input_image %s", where,
+                       has_url ? "cannot have both image_url and file_id"
+                               : "must have image_url or file_id");
+    }
+    if (has_file) {
+        return di_fail(x->err, DI_ERR_ARGUMENT,
+                       "%s: file_id is not supported. Pass the image as a base64 data url instead.",
+                       where);
+    }
+    out->image = di_image_from_url(x->pool, url, detail, path, x->err);
+    return out->image != NULL;
+}
+
+/* Results of calls have no output_text. */
+static bool read_part(di_reading *x, const di_value *part, const char *where, const char *path,
+                      bool result, di_part *out) {
+    static const char *const types[] = {"input_text", "input_image", "input_file", "output_text"};
+    int type = 0;
+    if (part->type != DI_VALUE_OBJECT) {
+        return di_field_wrong("", where, part, "an object", x->err);
+    }
+    if (!di_field_type(part, where, types, result ? 3 : 4, &type, x->err)) {
+        return false;
+    }
+    if (type == 1) {
+        return read_image_part(x, part, where, path, out);
+    }
+    if (type == 2 && x->o->server) {
+        return di_fail(x->err, DI_ERR_ARGUMENT, "%s: files are not supported", where);
+    }
+    if (type == 2) {
+        out->text = DI_STR("[Unsupported Document]");
+        return true;
+    }
+    return di_field_string(part, where, "text", DI_NEEDED, &out->text, NULL, x->err);
+}
+
+static bool read_content(di_reading *x, const di_value *content, const char *key, size_t index,
+                         bool result, di_message *m) {
+    char where[DI_PATH_BYTES], path[DI_PATH_BYTES];
+    snprintf(path, sizeof path, "input[%zu]", index);
+    if (content->type == DI_VALUE_STRING) {
+        return di_message_set_text(m, x->pool, content->string, x->err);
+    }
+    if (content->type != DI_VALUE_ARRAY) {
+        return di_field_wrong(path, key, content, "a string or a list", x->err);
+    }
+    m->part_count = content->array.count;
+    m->parts = di_pool_take(x->pool, m->part_count, sizeof *m->parts, x->err);
+    for (size_t i = 0; m->parts && i < m->part_count; i++) {
+        snprintf(where, sizeof where, "input[%zu].%s[%zu]", index, key, i);
+        if (!read_part(x, &content->array.items[i], where, path, result, &m->parts[i])) {
+            return false;
+        }
+    }
+    return m->parts != NULL;
+}
+
+/* ---- items ---- */
+
+/* The turn of the assistant that is being put together, and the results that follow its calls. */
+typedef struct turn {
+    di_message *m;  /* NULL: none is open */
+    bool has_text;  /* reasoning behind a text begins another turn */
+    di_part *parts; /* grown by copying; capacities double */
+    size_t part_capacity, call_capacity;
+    di_buffer reasoning;    /* of m, still growing */
+    bool results;           /* results of its calls have begun */
+    di_message **result_of; /* by call: its result */
+    size_t answered;
+    di_open_calls open;
+} turn;
+
+typedef struct input {
+    di_reading *x;
+    turn t;
+    di_call *all_calls; /* of the whole input, to find ids that come twice */
+    size_t num_calls, call_capacity;
+} input;
+
+/* Doubles an array in the pool; what is left behind is freed with it. */
+static void *grow(di_reading *x, void *items, size_t count, size_t *capacity, size_t size) {
+    if (count < *capacity) {
+        return items;
+    }
+    size_t wanted = *capacity ? *capacity * 2 : 4;
+    void *moved = di_pool_take(x->pool, wanted, size, x->err);
+    if (moved && count > 0) {
+        memcpy(moved, items, count * size);
+    }
+    *capacity = moved ? wanted : *capacity;
+    return moved;
+}
+
+/* Puts the reasoning that has gathered into its message. */
+static bool settle_reasoning(input *in) {
+    turn *t = &in->t;
+    bool ok = !t->m || !t->m->has_reasoning ||
+              di_pool_copy(in->x->pool, t->reasoning.data, t->reasoning.size, &t->m->reasoning,
+                           in->x->err);
+    t->reasoning.size = 0;
+    return ok;
+}
+
+/* Results go into the conversation in the order of their calls. */
+static bool end_turn(input *in) {
+    turn *t = &in->t;
+    di_conversation *c = &in->x->r->conversation;
+    if (!t->m) {
+        return true;
+    }
+    for (size_t i = 0; i < t->m->call_count; i++) {
+        if (!t->results || !t->result_of[i]) {
+            return di_fail(in->x->err, DI_ERR_ARGUMENT, "No tool output found for tool call %.*s.",
+                           di_str_shown(t->m->calls[i].id, 128), t->m->calls[i].id.data);
+        }
+        c->last->next = t->result_of[i];
+        c->last = t->result_of[i];
+        c->message_count++;
+    }
+    bool ok = settle_reasoning(in);
+    di_buffer kept = t->reasoning;
+    *t = (turn){.reasoning = kept};
+    return ok;
+}
+
+/* The open turn of the assistant, or a new one. */
+static bool begin_turn(input *in, bool fresh) {
+    turn *t = &in->t;
+    if (t->m && !fresh && !t->results) {
+        return true;
+    }
+    if (!end_turn(in)) {
+        return false;
+    }
+    t->m = di_conversation_add(&in->x->r->conversation, in->x->pool, DI_ROLE_ASSISTANT, in->x->err);
+    return t->m != NULL;
+}
+
+static bool add_reasoning(input *in, const di_value *item, const char *where) {
+    static const char *const types[] = {"reasoning_text"};
+    const di_value *content;
+    if (!di_field_array(item, where, "content", DI_OPTIONAL, &content, in->x->err)) {
+        return false;
+    }
+    if (!content) {
+        return true;
+    }
+    if (!begin_turn(in, in->t.has_text || (in->t.m && in->t.m->call_count > 0))) {
+        return false;
+    }
+    for (size_t i = 0; i < content->array.count; i++) {
+        di_str text;
+        int type;
+        const di_value *part = &content->array.items[i];
+        if (part->type != DI_VALUE_OBJECT) {
+            return di_field_wrong(where, "content", part, "a list of objects", in->x->err);
+        }
+        if (!di_field_type(part, where, types, 1, &type, in->x->err) ||
+            !di_field_string(part, where, "text", DI_NEEDED, &text, NULL, in->x->err)) {
+            return false;
+        }
+        bool first = !in->t.m->has_reasoning;
+        in->t.m->has_reasoning = true;
+        if ((!first && !di_buffer_append(&in->t.reasoning, "\n", 1, in->x->err)) ||
+            !di_buffer_append(&in->t.reasoning, text.data, text.size, in->x->err)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool add_assistant_text(input *in, const di_value *content, size_t index) {
+    di_message text = {.role = DI_ROLE_ASSISTANT};
+    turn *t = &in->t;
+    bool fresh = t->m && t->m->call_count > 0;
+    if (!begin_turn(in, fresh) || !read_content(in->x, content, "content", index, false, &text)) {
+        return false;
+    }
+    for (size_t i = 0; i < text.part_count; i++) {
+        if (text.parts[i].image) {
+            return di_fail(in->x->err, DI_ERR_ARGUMENT,
+                           "input[%zu]: Image in assistant message is unsupported", index);
+        }
+        di_part *moved =
+            grow(in->x, t->m->parts, t->m->part_count, &t->part_capacity, sizeof *moved);
+        if (!moved) {
+            return false;
+        }
+        t->m->parts = moved;
+        t->m->parts[t->m->part_count++] = text.parts[i];
+    }
+    t->has_text = true;
+    return true;
+}
+
+static bool read_message(input *in, const di_value *item, size_t index, const char *where) {
+    static const char *const roles[] = {"user", "assistant", "system", "developer"};
+    di_reading *x = in->x;
+    int role = 0;
+    bool ok;
+    if (!di_field_word(item, where, "role", DI_NEEDED, roles, 4, &role, x->err)) {
+        return false;
+    }
+    const di_value *content = di_field(item, where, "content", DI_NEEDED, &ok, x->err);
+    if (!content || role == 1) {
+        return content && add_assistant_text(in, content, index);
+    }
+    if (!end_turn(in)) {
+        return false;
+    }
+    bool told_as_user = role == 3 && x->r->conversation.version == DI_MODEL_V4;
+    di_message *m =
+        di_conversation_add(&x->r->conversation, x->pool,
+                            role == 0 || told_as_user ? DI_ROLE_USER : DI_ROLE_SYSTEM, x->err);
+    return m && read_content(x, content, "content", index, false, m);
+}
+
+/* ---- calls ---- */
+
+static bool add_call(input *in, di_call call) {
+    turn *t = &in->t;
+    if (!begin_turn(in, false)) {
+        return false;
+    }
+    di_call *moved = grow(in->x, t->m->calls, t->m->call_count, &t->call_capacity, sizeof *moved);
+    if (!moved) {
+        return false;
+    }
+    t->m->calls = moved;
+    t->m->calls[t->m->call_count++] = call;
+    di_call *all = grow(in->x, in->all_calls, in->num_calls, &in->call_capacity, sizeof *all);
+    if (!all) {
+        return false;
+    }
+    in->all_calls = all;
+    in->all_calls[in->num_calls++] = call;
+    return true;
+}
+
+/* "space::name", as the tools of a namespace are called in the prompt. */
+static bool join_names(di_reading *x, di_str space, di_str name, di_str *out) {
+    const char *between = x->r->conversation.version == DI_MODEL_V41 ? "::" : "__";
+    di_buffer text = {0};
+    bool ok = di_buffer_append(&text, space.data, space.size, x->err) &&
+              di_buffer_append(&text, between, 2, x->err) &&
+              di_buffer_append(&text, name.data, name.size, x->err) &&
+              di_pool_copy(x->pool, text.data, text.size, out, x->err);
+    di_buffer_free(&text);
+    return ok;
+}
+
+static bool read_function_call(input *in, const di_value *item, const char *where) {
+    di_call call;
+    di_str space;
+    bool spaced;
+    di_reading *x = in->x;
+    return di_field_string(item, where, "call_id", DI_NEEDED, &call.id, NULL, x->err) &&
+           di_field_string(item, where, "name", DI_NEEDED, &call.name, NULL, x->err) &&
+           di_field_string(item, where, "arguments", DI_NEEDED, &call.arguments, NULL, x->err) &&
+           di_field_string(item, where, "namespace", DI_OPTIONAL, &space, &spaced, x->err) &&
+           (!spaced || join_names(x, space, call.name, &call.name)) && add_call(in, call);
+}
+
+static bool read_custom_call(input *in, const di_value *item, const char *where) {
+    di_call call;
+    di_str text;
+    di_reading *x = in->x;
+    if (!di_field_string(item, where, "call_id", DI_NEEDED, &call.id, NULL, x->err) ||
+        !di_field_string(item, where, "name", DI_NEEDED, &call.name, NULL, x->err) ||
+        !di_field_string(item, where, "input", DI_NEEDED, &text, NULL, x->err)) {
+        return false;
+    }
+    di_buffer json = {0};
+    di_writer w = di_writer_to(&json, DI_JSON_COMPACT, x->err);
+    di_write_open(&w, '{');
+    di_write_key(&w, "input");
+    di_write_string(&w, text);
+    di_write_close(&w, '}');
+    bool ok = !w.failed && di_pool_copy(x->pool, json.data, json.size, &call.arguments, x->err);
+    di_buffer_free(&json);
+    return ok && add_call(in, call);
+}
+
+static bool begin_results(input *in) {
+    turn *t = &in->t;
+    size_t twice;
+    if (t->results || !t->m) {
+        return true;
+    }
+    t->results = true;
+    t->result_of = di_pool_take(in->x->pool, t->m->call_count, sizeof(di_message *), in->x->err);
+    return t->result_of && di_open_calls_set(&t->open, in->x->pool, t->m->calls, t->m->call_count,
+                                             &twice, in->x->err);
+}
+
+static bool read_output(input *in, const di_value *item, size_t index, const char *where) {
+    di_reading *x = in->x;
+    turn *t = &in->t;
+    di_str id;
+    bool ok;
+    const di_value *output = di_field(item, where, "output", DI_NEEDED, &ok, x->err);
+    di_message *m = di_pool_take(x->pool, 1, sizeof *m, x->err);
+    if (!output || !m || !di_field_string(item, where, "call_id", DI_NEEDED, &id, NULL, x->err) ||
+        !read_content(x, output, "output", index, true, m) || !begin_results(in)) {
+        return false;
+    }
+    m->role = DI_ROLE_TOOL;
+    m->call_id = id;
+    di_open_call *call = t->m ? di_open_calls_find(&t->open, id) : NULL;
+    if (!call) {
+        return di_fail(x->err, DI_ERR_ARGUMENT,
+                       "No tool call found for tool output with call_id %.*s.",
+                       di_str_shown(id, 128), id.data);
+    }
+    if (t->result_of[call->place]) {
+        return di_fail(x->err, DI_ERR_ARGUMENT, "Duplicate tool output for call_id: %.*s.",
+                       di_str_shown(id, 128), id.data);
+    }
+    t->result_of[call->place] = m;
+    return true;
+}
+
+static bool read_item(input *in, const di_value *item, size_t index) {
+    char where[DI_PATH_BYTES];
+    const di_value *type = di_value_get(item, "type");
+    snprintf(where, sizeof where, "input[%zu]", index);
+    if (item->type != DI_VALUE_OBJECT) {
+        return di_field_wrong("", where, item, "an object", in->x->err);
+    }
+    if (!type && !di_value_get(item, "role")) {
+        return di_fail(in->x->err, DI_ERR_FORMAT, "%s has neither type nor role", where);
+    }
+    if (type && type->type != DI_VALUE_STRING) {
+        return di_field_wrong(where, "type", type, "a string", in->x->err);
+    }
+    if (!type || di_value_is_string(type, "message")) {
+        return read_message(in, item, index, where);
+    }
+    if (di_value_is_string(type, "reasoning")) {
+        return add_reasoning(in, item, where);
+    }
+    if (di_value_is_string(type, "function_call")) {
+        return read_function_call(in, item, where);
+    }
+    if (di_value_is_string(type, "custom_tool_call")) {
+        return read_custom_call(in, item, where);
+    }
+    if (di_value_is_string(type, "function_call_output") ||
+        di_value_is_string(type, "custom_tool_call_output")) {
+        return read_output(in, item, index, where);
+    }
+    return !in->x->o->server || /* the recipe leaves out what it does not know */
+           di_fail(in->x->err, DI_ERR_ARGUMENT, "%s: items of type \"%.*s\" are not supported",
+                   where, di_str_shown(type->string, 64), type->string.data);
+}
+
+static bool check_ids(const input *in) {
+    di_open_calls all;
+    size_t twice;
+    if (!di_open_calls_set(&all, in->x->pool, in->all_calls, in->num_calls, &twice, in->x->err)) {
+        return false;
+    }
+    return twice == SIZE_MAX ||
+           di_fail(in->x->err, DI_ERR_ARGUMENT, "Duplicate 'call_id': %.*s.",
+                   di_str_shown(in->all_calls[twice].id, 128), in->all_calls[twice].id.data);
+}
+
+static bool read_items(di_reading *x, const di_value *list) {
+    input in = {.x = x};
+    bool ok = true;
+    if (list->array.count == 0) {
+        return di_fail(x->err, DI_ERR_ARGUMENT, "Input items array must not be empty");
+    }
+    for (size_t i = 0; ok && i < list->array.count; i++) {
+        ok = read_item(&in, &list->array.items[i], i);
+    }
+    ok = ok && check_ids(&in) && end_turn(&in);
+    di_buffer_free(&in.t.reasoning);
+    return ok;
+}
+
+static bool read_input(di_reading *x) {
+    const di_value *list = di_value_given(x->body, "input");
+    di_str instructions;
+    bool instructed;
+    if (!di_field_string(x->body, "", "instructions", DI_OPTIONAL, &instructions, &instructed,
+                         x->err)) {
+        return false;
+    }
+    if (!list && !instructed) {
+        return di_fail(x->err, DI_ERR_ARGUMENT, "Either input or instructions must be provided");
+    }
+    if (instructed && instructions.size > 0) {
+        di_message *m = di_conversation_add(&x->r->conversation, x->pool, DI_ROLE_SYSTEM, x->err);
+        if (!m || !di_message_set_text(m, x->pool, instructions, x->err)) {
+            return false;
+        }
+    }
+    if (!list) {
+        return true;
+    }
+    if (list->type == DI_VALUE_STRING) {
+        di_message *m = di_conversation_add(&x->r->conversation, x->pool, DI_ROLE_USER, x->err);
+        return m && di_message_set_text(m, x->pool, list->string, x->err);
+    }
+    return list->type == DI_VALUE_ARRAY
+               ? read_items(x, list)
+               : di_field_wrong("", "input", list, "a string or a list", x->err);
+}
+
+/* ---- tools ---- */
+
+static bool read_function(di_reading *x, const di_value *object, const char *where, di_tool *out) {
+    if (!di_field_string(object, where, "name", DI_NEEDED, &out->name, NULL, x->err) ||
+        !di_field_string(object, where, "description", DI_OPTIONAL, &out->description,
+                         &out->has_description, x->err) ||
+        !di_field_bool(object, where, "strict", &out->strict, &out->has_strict, x->err)) {
+        return false;
+    }
+    out->parameters = di_value_given(object, "parameters");
+    out->in_name = out->name;
+    return true;
+}
+
+/* A name that is taken gets a number behind it. */
+static bool make_unique(di_reading *x, di_tool *tool) {
+    di_str wanted = tool->name;
+    for (size_t n = 1;; n++) {
+        bool taken = false;
+        for (const di_tool *t = x->tools; !taken && t < tool; t++) {
+            taken = di_str_equal(t->name, tool->name);
+        }
+        if (!taken) {
+            return true;
+        }
+        char *name = di_pool_take(x->pool, wanted.size + 24, 1, x->err);
+        if (!name) {
+            return false;
+        }
+        memcpy(name, wanted.data, wanted.size);
+        int end = snprintf(name + wanted.size, 24, "_%zu", n);
+        tool->name = (di_str){name, wanted.size + (size_t)end};
+    }
+}
+
+/* In V4.1 the namespace's description stands over that of each of its tools. */
+static bool join_descriptions(di_reading *x, di_str space, di_tool *tool) {
+    if (space.size == 0 || x->r->conversation.version != DI_MODEL_V41) {
+        return true;
+    }
+    di_buffer text = {0};
+    bool ok = di_buffer_append(&text, space.data, space.size, x->err) &&
+              di_buffer_append(&text, "\n", 1, x->err) &&
+              (!tool->has_description ||
+               di_buffer_append(&text, tool->description.data, tool->description.size, x->err)) &&
+              di_pool_copy(x->pool, text.data, text.size, &tool->description, x->err);
+    di_buffer_free(&text);
+    tool->has_description = true;
+    return ok;
+}
+
+enum { MOST_SPACED_TOOLS = 4096 }; /* finding a free name costs their square */
+
+static bool read_namespace(di_reading *x, const di_value *object, size_t index) {
+    static const char *const types[] = {"function", "custom"};
+    char where[DI_PATH_BYTES];
+    di_str name, description = DI_STR("");
+    const di_value *tools;
+    int type;
+    snprintf(where, sizeof where, "tools[%zu]", index);
+    if (!di_field_string(object, where, "name", DI_NEEDED, &name, NULL, x->err) ||
+        !di_field_string(object, where, "description", DI_OPTIONAL, &description, NULL, x->err) ||
+        !di_field_array(object, where, "tools", DI_NEEDED, &tools, x->err)) {
+        return false;
+    }
+    snprintf(where, sizeof where, "tools[%zu].name", index);
+    if (!di_check_tool_name(name, where, x->err)) {
+        return false;
+    }
+    for (size_t i = 0; i < tools->array.count; i++) {
+        const di_value *inner = &tools->array.items[i];
+        snprintf(where, sizeof where, "tools[%zu].tools[%zu]", index, i);
+        if (inner->type != DI_VALUE_OBJECT) {
+            return di_field_wrong("", where, inner, "an object", x->err);
+        }
+        di_tool *out = &x->tools[x->tool_count];
+        if (!di_field_type(inner, where, types, 2, &type, x->err) ||
+            !read_function(x, inner, where, out)) {
+            return false;
+        }
+        if (type == 1) {
+            return di_fail(x->err, DI_ERR_ARGUMENT,
+                           "Currently custom tools are not allowed inside a namespace. Found "
+                           "custom tool '%.*s' in %s.",
+                           di_str_shown(out->name, 96), out->name.data, where);
+        }
+        if (x->tool_count >= MOST_SPACED_TOOLS) {
+            return di_fail(x->err, DI_ERR_ARGUMENT, "tools: more than %d tools in namespaces",
+                           MOST_SPACED_TOOLS);
+        }
+        snprintf(where, sizeof where, "tools[%zu].tools[%zu].name", index, i);
+        out->space = name;
+        if (!di_check_tool(x, out, where, false) ||
+            !join_names(x, name, out->in_name, &out->name) || !make_unique(x, out) ||
+            !join_descriptions(x, description, out)) {
+            return false;
+        }
+        x->tool_count++;
+    }
+    return true;
+}
+
+static bool read_custom(di_reading *x, const di_value *object, const char *where) {
+    di_tool *out = &x->tools[x->tool_count];
+    if (!di_field_string(object, where, "name", DI_NEEDED, &out->name, NULL, x->err)) {
+        return false;
+    }
+    if (!di_str_is(out->name, "apply_patch")) {
+        return di_fail(x->err, DI_ERR_ARGUMENT,
+                       "Unsupported custom tool: '%.*s'. Only 'apply_patch' is supported.",
+                       di_str_shown(out->name, 96), out->name.data);
+    }
+    di_value *parameters = di_pool_take(x->pool, 1, sizeof *parameters, x->err);
+    if (!parameters ||
+        !di_value_parse(x->pool, di_apply_patch_parameters.data, di_apply_patch_parameters.size,
+                        DI_VALUE_MAX_DEPTH, parameters, x->err)) {
+        return false;
+    }
+    out->in_name = out->name;
+    out->has_description = true;
+    out->description = di_apply_patch_description;
+    out->parameters = parameters;
+    out->custom = true;
+    x->tool_count++;
+    return true;
+}
+
+static bool read_tool(di_reading *x, const di_value *object, size_t index) {
+    char where[DI_PATH_BYTES];
+    di_str type;
+    snprintf(where, sizeof where, "tools[%zu]", index);
+    if (object->type != DI_VALUE_OBJECT) {
+        return di_field_wrong("", where, object, "an object", x->err);
+    }
+    if (!di_field_string(object, where, "type", DI_NEEDED, &type, NULL, x->err)) {
+        return false;
+    }
+    if (di_str_is(type, "function")) {
+        di_tool *out = &x->tools[x->tool_count++];
+        char place[DI_PATH_BYTES + 16];
+        snprintf(place, sizeof place, "%s.name", where);
+        return read_function(x, object, where, out) && di_check_tool(x, out, place, false);
+    }
+    if (di_str_is(type, "namespace")) {
+        return read_namespace(x, object, index);
+    }
+    if (di_str_is(type, "custom")) {
+        return read_custom(x, object, where);
+    }
+    if (x->o->responses_web_search_fails && di_str_starts(type, "web_search")) {
+        return di_fail(x->err, DI_ERR_ARGUMENT, "Server tools are not supported");
+    }
+    return !x->o->server || di_str_starts(type, "web_search") ||
+           di_fail(x->err, DI_ERR_ARGUMENT, "%s: tools of type \"%.*s\" are not supported", where,
+                   di_str_shown(type, 64), type.data);
+}
+
+static bool read_tools(di_reading *x) {
+    const di_value *tools;
+    if (!di_field_array(x->body, "", "tools", DI_OPTIONAL, &tools, x->err)) {
+        return false;
+    }
+    size_t count = tools ? tools->array.count : 0, most = count;
+    for (size_t i = 0; i < count; i++) {
+        const di_value *inner = di_value_get(&tools->array.items[i], "tools");
+        most += di_value_is(inner, DI_VALUE_ARRAY) ? inner->array.count : 0;
+    }
+    x->tools = di_pool_take(x->pool, most, sizeof *x->tools, x->err);
+    for (size_t i = 0; x->tools && i < count; i++) {
+        if (!read_tool(x, &tools->array.items[i], i)) {
+            return false;
+        }
+    }
+    return x->tools && di_check_tool_names(x);
+}
+
+static bool read_tool_choice(di_reading *x) {
+    static const char *const words[] = {"auto", "none", "required"};
+    static const char *const types[] = {"function", "custom", "web_search",
+                                        "web_search_2025_08_26"};
+    const di_value *choice = di_value_given(x->body, "tool_choice");
+    int word = DI_CHOICE_AUTO, type = 0;
+    if (!choice || choice->type != DI_VALUE_OBJECT) {
+        bool ok = di_field_word(x->body, "", "tool_choice", DI_OPTIONAL, words, 3, &word, x->err);
+        x->choice = (di_tool_choice)word;
+        return ok;
+    }
+    if (!di_field_type(choice, "tool_choice", types, 4, &type, x->err)) {
+        return false;
+    }
+    if (type >= 2) {
+        return !x->o->responses_web_search_fails ||
+               di_fail(x->err, DI_ERR_ARGUMENT, "Server tools are not supported");
+    }
+    x->choice_named = true;
+    x->choice = DI_CHOICE_REQUIRED;
+    return di_field_string(choice, "tool_choice", "name", DI_NEEDED, &x->choice_name, NULL, x->err);
+}
+
+/* ---- the rest ---- */
+
+static bool read_reasoning(di_reading *x) {
+    static const char *const summaries[] = {"auto", "concise", "detailed"};
+    const di_value *reasoning;
+    int summary;
+    return di_field_object(x->body, "", "reasoning", DI_OPTIONAL, &reasoning, x->err) &&
+           (!reasoning || (di_read_effort(x, reasoning, "reasoning", "effort") &&
+                           di_field_word(reasoning, "reasoning", "summary", DI_OPTIONAL, summaries,
+                                         3, &summary, x->err)));
+}
+
+static bool read_text(di_reading *x) {
+    static const char *const types[] = {"text", "json_object", "json_schema"};
+    static const char *const verbosities[] = {"low", "medium", "high"};
+    di_conversation *c = &x->r->conversation;
+    const di_value *text, *format = NULL;
+    int type = 0, verbosity;
+    di_str name;
+    bool ok = true;
+    if (!di_field_object(x->body, "", "text", DI_OPTIONAL, &text, x->err)) {
+        return false;
+    }
+    if (text && (!di_field_word(text, "text", "verbosity", DI_OPTIONAL, verbosities, 3, &verbosity,
+                                x->err) ||
+                 !di_field_object(text, "text", "format", DI_OPTIONAL, &format, x->err) ||
+                 (format && !di_field_type(format, "text.format", types, 3, &type, x->err)))) {
+        return false;
+    }
+    c->format = (di_response_format)type;
+    if (c->format == DI_FORMAT_SCHEMA) {
+        c->schema = di_field(format, "text.format", "schema", DI_NEEDED, &ok, x->err);
+        ok = ok && di_field_string(format, "text.format", "name", DI_NEEDED, &name, NULL, x->err) &&
+             di_field_bool(format, "text.format", "strict", &x->strict_schema, NULL, x->err);
+    }
+    return ok;
+}
+
+static bool read_logprobs(di_reading *x) {
+    di_inference *f = &x->r->inference;
+    const di_value *include = di_value_given(x->body, "include");
+    uint64_t top = 0;
+    if (!di_field_uint(x->body, "", "top_logprobs", 255, &top, &f->has_top_logprobs, x->err)) {
+        return false;
+    }
+    if (top > 20) {
+        return di_fail(x->err, DI_ERR_ARGUMENT,
+                       "Invalid top_logprobs value, the valid range of top_logprobs is [0, 20].");
+    }
+    f->top_logprobs = (uint32_t)top;
+    for (size_t i = 0; di_value_is(include, DI_VALUE_ARRAY) && i < include->array.count; i++) {
+        f->logprobs |= di_value_is_string(&include->array.items[i], "message.output_text.logprobs");
+    }
+    return true;
+}
+
+static bool refuse_unsupported(const di_reading *x) {
+    static const char *const fields[] = {"background", "conversation", "prompt"};
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        if (!di_refuse_field(x, fields[i])) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool di_read_responses(di_reading *x) {
+    di_str user;
+    x->json_word_missing = "Response input messages must contain the word 'json' in some form to "
+                           "use 'text.format' of type 'json_object'.";
+    x->reasoning_missing = "reasoning_text";
+    return di_read_max_tokens(x, "max_output_tokens") && read_logprobs(x) &&
+           di_field_string(x->body, "", "user", DI_OPTIONAL, &user, NULL, x->err) &&
+           read_reasoning(x) && read_text(x) && read_tool_choice(x) && read_tools(x) &&
+           read_input(x) && refuse_unsupported(x);
+}
