@@ -16,7 +16,7 @@
 struct di_device {
     di_device_options o;
     float *logits;               /* [max_logits, vocab_size] */
-    di_team *team; /* that samples; sleeps during the forward pass */
+    di_team *team;               /* that samples; sleeps during the forward pass */
     di_sample_scratch **scratch; /* one for each of its members */
     int num_scratch;
     int32_t *draft_tokens; /* [max_rows] */
@@ -71,26 +71,35 @@ void di_work_destroy(di_work *w) {
 
 /* ---- what the thread does ---------------------------------------------------------------------*/
 
+static void move_all(di_device *d, di_work *w, bool to_host) {
+    double begin = di_now();
+    for (size_t i = 0; i < w->plan.num_moves; i++) {
+        di_plan_move *m = &w->plan.moves[i];
+        if (m->to_host == to_host) {
+            if (to_host) {
+                di_seq_export(d->o.cache, &m->seq, m->host->data);
+            } else {
+                di_seq_import(d->o.cache, &m->seq, m->host->len, m->host->data);
+            }
+            w->moved_bytes += di_seq_export_bytes(d->o.cache, &m->seq);
+        }
+    }
+    w->moved_seconds += w->plan.num_moves > 0 ? di_now() - begin : 0;
+}
+
 /* Moves out, copies, moves in: the order that di_plan demands. */
 static void move_state(di_device *d, di_work *w) {
     const di_state_pool *pool = di_cache_pool(d->o.cache);
     size_t stride = pool->layout->slot_stride;
-    for (size_t i = 0; i < w->plan.num_moves; i++) {
-        if (w->plan.moves[i].to_host) {
-            di_seq_export(d->o.cache, &w->plan.moves[i].seq, w->plan.moves[i].host->data);
-        }
-    }
+    w->moved_bytes = 0;
+    w->moved_seconds = 0;
+    move_all(d, w, true);
     for (int i = 0; i < w->plan.num_copies; i++) {
         const di_slot_copy *c = &w->plan.copies[i];
         d->o.backend->ops->copy(d->o.backend, pool->slots + (size_t)c->to * stride,
                                 pool->slots + (size_t)c->from * stride, stride);
     }
-    for (size_t i = 0; i < w->plan.num_moves; i++) {
-        di_plan_move *m = &w->plan.moves[i];
-        if (!m->to_host) {
-            di_seq_import(d->o.cache, &m->seq, m->host->len, m->host->data);
-        }
-    }
+    move_all(d, w, false);
 }
 
 /* Inputs that were not known when the work was made are known now. */
@@ -287,8 +296,9 @@ static void fail_rows(di_work *w) {
 }
 
 static void do_work(di_device *d, di_work *w) {
-    w->begin = w->middle = di_now();
+    w->begin = di_now();
     move_state(d, w);
+    w->forward = w->middle = di_now();
     fill_inputs(w);
     int n = 0;
     for (int i = 0; i < w->plan.num_rows; i++) {

@@ -61,8 +61,12 @@ typedef struct di_work {
     di_logprob *tops;       /* [max_num_seqs, 1 + max_drafts, max_logprobs] behind them */
     bool failed;            /* the step as a whole (set before: it is not run): `error` says why */
     di_error error;
-    double begin, middle,
-        end; /* CLOCK_MONOTONIC seconds: forward from begin, sampling from middle */
+    /* CLOCK_MONOTONIC seconds: moves and copies from begin, the forward pass from forward,
+     * sampling and drafts from middle. */
+    double begin, forward, middle, end;
+    /* For the moved state, counted whole though what is shared need not move: so it is planned. */
+    double moved_seconds;
+    size_t moved_bytes;
     bool done;
 } di_work;
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "base/version.h"
@@ -131,6 +132,28 @@ static bool open_parts(di_engine *e, const di_engine_options *o, di_error *err) 
            di_defaults_read(&e->defaults, o->model, err);
 }
 
+/* What moving state costs, before any has been moved: one slot, there and back, the quicker of two
+ * times, for the first touches its memory. */
+static bool time_moves(di_engine *e, di_error *err) {
+    di_backend *be = e->parts.backend;
+    const di_state_pool *pool = di_cache_pool(e->parts.cache);
+    size_t bytes = pool->layout->slot_stride;
+    void *host = di_alloc(bytes);
+    if (!host) {
+        return di_fail(err, DI_ERR_NO_MEMORY, "no memory to time moves of state");
+    }
+    for (int i = 0; i < 2; i++) {
+        double begin = di_now();
+        be->ops->download(be, host, pool->slots, bytes);
+        be->ops->upload(be, pool->slots, host, bytes);
+        double each = (di_now() - begin) / 2 / (double)bytes;
+        e->costs.byte_seconds =
+            i == 0 || each < e->costs.byte_seconds ? each : e->costs.byte_seconds;
+    }
+    di_free(host);
+    return true;
+}
+
 static bool start(di_engine *e, const di_engine_options *o, di_error *err) {
     di_device_options d = {
         .cache = e->parts.cache,
@@ -143,8 +166,9 @@ static bool start(di_engine *e, const di_engine_options *o, di_error *err) {
         .block_size = e->parts.weights->config.dspark_block_size,
         .max_rows = e->sched_options.max_num_batched_tokens,
     };
-    e->costs = (di_sched_costs){.token_seconds = 1e-3, .byte_seconds = 2e-10};
-    if (!di_work_create(&e->works[0], &e->sched_options, o->max_logprobs, o->num_drafts, err) ||
+    e->costs.token_seconds = 1e-3; /* until the first prompt has been computed */
+    if (!time_moves(e, err) ||
+        !di_work_create(&e->works[0], &e->sched_options, o->max_logprobs, o->num_drafts, err) ||
         !di_work_create(&e->works[1], &e->sched_options, o->max_logprobs, o->num_drafts, err) ||
         !(e->sched = di_sched_create(&e->sched_options, e->parts.cache, err)) ||
         (o->trace_file && !(e->trace = di_trace_open(o->trace_file, err))) ||

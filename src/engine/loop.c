@@ -352,7 +352,11 @@ static void read_row(di_engine *e, const di_work *w, int i) {
 
 /* Running means of what prompts and moves cost. */
 static void learn_costs(di_engine *e, const di_work *w) {
-    double seconds = w->middle - w->begin;
+    double seconds = w->middle - w->forward;
+    if (w->moved_bytes > 0) {
+        double each = w->moved_seconds / (double)w->moved_bytes;
+        e->costs.byte_seconds += 0.5 * (each - e->costs.byte_seconds);
+    }
     if (w->plan.num_tokens > 4 * w->plan.num_rows) {
         double each = seconds / w->plan.num_tokens;
         e->costs.token_seconds += 0.1 * (each - e->costs.token_seconds);
