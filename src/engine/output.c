@@ -193,6 +193,9 @@ static output_sizes measure(const di_choice *c) {
 
 static void copy_infos(const di_choice *c, di_token_info *infos, di_logprob *tops) {
     size_t width = (size_t)c->request->params->num_logprobs;
+    if (c->outbox.num_infos == 0) {
+        return;
+    }
     memcpy(infos, c->outbox.infos, c->outbox.num_infos * sizeof *infos);
     if (width > 0) {
         memcpy(tops, c->outbox.tops, c->outbox.num_infos * width * sizeof *tops);
