@@ -1,0 +1,105 @@
+/* The pushdown machine that all three languages run on.
+ *
+ * A stack frame is a term that comes next; frames are shared, so a stack is a number. A
+ * configuration is the set of (regular term, stack) pairs that the text so far may have led to, and
+ * whether the text may end here; equal ones are one number, and their successors by a byte are
+ * remembered. So a matcher is an array of numbers, rollback forgets the last of them, and a mask is
+ * a walk over the trie of tokens along rows of numbers. Everything is made when it is first needed.
+ *
+ *   text byte -> di_machine_step -> configuration -> di_machine_mask -> bit set over token ids
+ *
+ * One thread at a time. Faults stick in terms.fault. */
+#ifndef DI_GRAMMAR_MACHINE_H
+#define DI_GRAMMAR_MACHINE_H
+
+#include "grammar/terms.h"
+#include "grammar/vocab.h"
+
+typedef uint32_t di_config; /* 0: the text cannot go on and cannot have come here */
+
+enum { DI_CONFIG_DEAD = 0, DI_STACK_BOTTOM = 0 };
+
+/* Frames of one stack; what would go deeper is not allowed. */
+#define DI_MACHINE_MAX_DEPTH 1024
+/* Pairs that one step may look at: a grammar that needs more is refused as too ambiguous. */
+#define DI_MACHINE_MAX_WORK 8192
+
+typedef struct di_frame {
+    di_term next;
+    uint32_t below;
+    uint32_t depth;
+    uint32_t hash_next;
+} di_frame;
+
+typedef struct di_item {
+    di_term term;
+    uint32_t stack;
+} di_item;
+
+typedef struct di_config_node {
+    uint32_t first, count; /* items */
+    bool accepts;
+    uint32_t hash_next;
+    uint32_t *row;  /* [256] successors, UINT32_MAX = not looked at; NULL at first */
+    uint32_t *mask; /* NULL = not computed, or dropped */
+} di_config_node;
+
+typedef struct di_machine {
+    di_terms terms;
+    di_term *rules; /* of CALL terms */
+    size_t num_rules, cap_rules;
+    di_term root;
+
+    di_frame *frames;
+    size_t num_frames, cap_frames;
+    di_item *items;
+    size_t num_items, cap_items;
+    di_config_node *configs;
+    size_t num_configs, cap_configs;
+    uint32_t frame_buckets[1024], config_buckets[4096];
+    di_config start;
+
+    /* one closure */
+    di_item *work;
+    size_t num_work, cap_work, done_work;
+    di_item *found;
+    size_t num_found, cap_found;
+    bool found_accept;
+    struct di_seen {
+        uint32_t epoch;
+        di_item item;
+    } * seen; /* [2 * DI_MACHINE_MAX_WORK] */
+    uint32_t epoch;
+
+    /* masks */
+    const di_vocab *vocab;
+    di_token_set *sets;
+    size_t num_sets, cap_sets;
+    uint32_t set_buckets[256];
+    size_t mask_bytes; /* of config masks and token sets */
+    uint64_t walked;   /* trie nodes looked at, ever */
+} di_machine;
+
+/* Fills in an empty machine: terms, but no root yet. */
+bool di_machine_create(di_machine *m, const di_vocab *vocab, size_t max_bytes, di_error *err);
+void di_machine_destroy(di_machine *m);
+
+/* With root and rules set: the first configuration. */
+bool di_machine_start(di_machine *m, di_error *err);
+
+di_config di_machine_step_slow(di_machine *m, di_config c, uint8_t byte);
+static inline di_config di_machine_step(di_machine *m, di_config c, uint8_t byte) {
+    const uint32_t *row = m->configs[c].row;
+    return row && row[byte] != UINT32_MAX ? row[byte] : di_machine_step_slow(m, c, byte);
+}
+
+/* Where a stack goes on when what was on top of it has ended with a tag. */
+di_config di_machine_return(di_machine *m, uint32_t stack, uint32_t tag);
+
+/* ORs nothing: writes the whole mask, [vocab->num_words]. False after a fault. */
+bool di_machine_mask(di_machine *m, di_config c, uint32_t *words);
+
+/* Bytes held for masks and token sets; they are dropped when there are too many. */
+#define DI_MACHINE_MASK_BYTES (8u << 20)
+
+#endif

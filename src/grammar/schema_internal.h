@@ -1,0 +1,334 @@
+/* What the files of the JSON Schema front end share: schema.c (compiling, values), schema_refs.c
+ * (identifiers and references), schema_shapes.c (keywords to shapes), schema_combine.c (all, any,
+ * one, not), schema_object.c and schema_array.c (their states). */
+#ifndef DI_GRAMMAR_SCHEMA_INTERNAL_H
+#define DI_GRAMMAR_SCHEMA_INTERNAL_H
+
+#include "grammar/doc.h"
+#include "grammar/schema.h"
+
+enum {
+    SCHEMA_MAX_SHAPES = 4000, /* alternatives of one demand */
+    SCHEMA_MAX_DEMANDS = 50000,
+    SCHEMA_MAX_LITERALS = 64, /* of one demand */
+    SCHEMA_MAX_PATTERNS = 24, /* of one object */
+    SCHEMA_MAX_CONTAINS = 4,
+    SCHEMA_MAX_MEMBERS = 1000, /* a bound of minProperties above it is refused */
+};
+
+/* A statement about a value: node (of the document) read in one of these ways. */
+typedef enum lit_kind { LIT_SCHEMA, LIT_NOT_SCHEMA, LIT_EQUALS, LIT_NOT_EQUALS } lit_kind;
+typedef uint32_t lit; /* node << 2 | kind */
+#define LIT(kind, node) ((lit)((node) << 2 | (lit)(kind)))
+/* Statements without a node. */
+enum { LIT_TRUE = UINT32_MAX - 1, LIT_FALSE = UINT32_MAX };
+
+/* A demand: a set of statements. Number 0 is the empty one: any value. */
+typedef uint32_t demand;
+
+enum {
+    TYPE_NULL = 1,
+    TYPE_FALSE = 2,
+    TYPE_TRUE = 4,
+    TYPE_NUMBER = 8,
+    TYPE_STRING = 16,
+    TYPE_ARRAY = 32,
+    TYPE_OBJECT = 64,
+    TYPE_ALL = 127,
+};
+
+typedef enum rule_kind {
+    /* objects */
+    RULE_PROPERTY,   /* the member `name` is `value` */
+    RULE_REQUIRED,   /* the member `name` is there */
+    RULE_PATTERN,    /* members whose name is in `text` are `value` */
+    RULE_ADDITIONAL, /* members that schema `node` neither names nor has a pattern for */
+    RULE_NAMES,      /* names are in `text` */
+    RULE_EXISTS,     /* a member of which ADDITIONAL (text = NONE) or PATTERN speaks is `value` */
+    RULE_MEMBERS,    /* low to high of them */
+    /* arrays */
+    RULE_PREFIX,   /* element `low` is `value` */
+    RULE_ITEMS,    /* elements from `low` on are `value` */
+    RULE_CONTAINS, /* low to high elements are `value` */
+    RULE_LENGTH,   /* low to high of them */
+    RULE_UNIQUE,
+} rule_kind;
+
+/* Rules are never changed once made, so shapes share them. */
+typedef struct rule {
+    uint8_t kind;
+    uint32_t node; /* of ADDITIONAL, EXISTS; of the keyword, for messages */
+    lit value;
+    di_term text;
+    const char *name;
+    uint32_t name_size;
+    uint32_t low, high; /* high DI_TERM_UNBOUNDED = none */
+} rule;
+
+/* One alternative: the value has one of the types, and for its type what is said here holds. */
+typedef struct shape {
+    uint8_t types;
+    di_term string;         /* its text */
+    di_term number;         /* its spelling */
+    uint32_t first, count;  /* rules of objects and arrays: rule_list[first ..] */
+    uint32_t object, array; /* tables made of them, UINT32_MAX = not yet */
+} shape;
+
+typedef struct shapes {
+    shape *of;
+    size_t count, capacity;
+} shapes;
+
+typedef struct demand_node {
+    uint32_t first, count; /* of literals */
+    uint32_t hash_next;
+    uint32_t shape_first, shape_count; /* in schema.shapes, once known */
+    uint8_t known;                     /* shapes: 0 not asked, 1 being made, 2 made */
+    uint8_t inhabited;                 /* 0 not asked, 1 being asked, 2 no, 3 yes */
+    bool visited;                      /* by the walk over all demands */
+    di_term value;                     /* its automaton or a LAZY term; NONE = not made */
+    di_term expanded;                  /* what the LAZY term is; NONE = not made */
+} demand_node;
+
+/* ---- objects ---- */
+
+typedef struct object_name {
+    const char *text;
+    uint32_t size;
+    uint32_t order; /* its place in the fixed order */
+    demand value;
+    bool required, possible;
+    uint32_t exists; /* bits of the EXISTS rules it can fulfil */
+} object_name;
+
+typedef struct name_node {
+    uint32_t first_child, next_sibling; /* UINT32_MAX = none */
+    uint32_t name;                      /* that ends here, UINT32_MAX = none */
+    uint8_t byte;
+} name_node;
+
+typedef struct object_table {
+    object_name *names; /* in the fixed order */
+    uint32_t num_names;
+    name_node *trie; /* [0] the root */
+    uint32_t num_nodes, cap_nodes;
+    di_term patterns[SCHEMA_MAX_PATTERNS];
+    lit pattern_values[SCHEMA_MAX_PATTERNS][4]; /* LIT_TRUE = none */
+    uint32_t num_patterns;
+    di_term allowed_names; /* TEXT if any */
+    uint32_t low, high;
+    struct additional {
+        uint32_t node;
+        uint32_t patterns; /* bits of the patterns that take a name out */
+        lit value;
+    } * additional;
+    uint32_t num_additional;
+    struct {
+        uint32_t patterns; /* ADDITIONAL: bits that take a name out; PATTERN: the bit */
+        bool additional;
+        uint32_t node;
+        lit value;
+    } exists[8];
+    uint32_t num_exists;
+    struct extra_demand { /* on members without a declared name, by the patterns they match */
+        uint32_t matches;
+        demand value;
+        bool possible;
+    } * extras;
+    uint32_t num_extras, cap_extras;
+    uint32_t *required_from, *possible_from; /* [num_names + 1]: how many from there on */
+    bool settled;                            /* `possible`, and what follows, is known */
+    bool extras_possible;                    /* some name that is not declared may come */
+    bool any_extra;                          /* all of them may */
+    bool track;                              /* extras must differ, for they are counted */
+} object_table;
+
+typedef struct object_state {
+    uint32_t table;
+    uint32_t count;  /* members so far, capped where it does not matter */
+    uint32_t next;   /* fixed order: the first name that may still come */
+    uint32_t exists; /* bits fulfilled */
+    uint32_t seen;   /* any order: set of names */
+    bool extras;     /* fixed order: only extras may still come */
+    bool first;      /* no member yet */
+    uint32_t names;  /* names of extras so far, where they must differ; UINT32_MAX = none */
+    di_term term;    /* what the rest of the object is; NONE = not made */
+    uint32_t hash_next;
+} object_state;
+
+/* Where in a name the text is. */
+typedef struct key_state {
+    uint32_t table;
+    uint32_t node; /* of the trie, UINT32_MAX = no declared name any more */
+    uint32_t text; /* spelling so far, where it must be kept; UINT32_MAX = not kept */
+    di_term allowed;
+    di_term patterns[SCHEMA_MAX_PATTERNS];
+    uint32_t hash_next;
+} key_state;
+
+/* ---- arrays ---- */
+
+typedef struct array_table {
+    uint32_t low, high;
+    uint32_t num_prefix;
+    demand *prefix; /* [num_prefix] */
+    demand rest;
+    struct {
+        uint32_t low, high;
+        lit value;
+    } contains[SCHEMA_MAX_CONTAINS];
+    uint32_t num_contains;
+    bool settled;
+} array_table;
+
+typedef struct array_state {
+    uint32_t table;
+    uint32_t count; /* elements so far, capped where it does not matter */
+    uint32_t found[SCHEMA_MAX_CONTAINS];
+    di_term term;
+    uint32_t hash_next;
+} array_state;
+
+/* Kinds of LAZY and RESUME terms (their a). */
+enum { LAZY_VALUE, LAZY_OBJECT, LAZY_ARRAY, LAZY_MEMBER };
+#define TAG_CLOSE (UINT32_MAX - 1)
+
+struct di_schema {
+    di_machine *m;
+    di_terms *t;
+    di_schema_options options;
+    di_doc doc;
+    di_error *err; /* of the call under way */
+    bool old_refs; /* draft 7 and before: $ref's siblings do not count */
+    char ignored[160];
+
+    /* schema_refs.c */
+    struct schema_base *bases;
+    uint32_t num_bases;
+    size_t cap_bases;
+    uint32_t *base_of; /* [doc.count] */
+    struct schema_anchor *anchors;
+    size_t num_anchors, cap_anchors;
+
+    demand_node *demands;
+    size_t num_demands, cap_demands;
+    lit *literals;
+    size_t num_literals, cap_literals;
+    uint32_t demand_buckets[1024];
+    shape *shapes;
+    size_t num_shapes, cap_shapes;
+    rule *rules;
+    size_t num_rules, cap_rules;
+    uint32_t *rule_list;
+    size_t num_rule_list, cap_rule_list;
+    int depth;
+    int making;     /* demands whose shapes are being made */
+    uint64_t steps; /* of combining shapes and searching values; bounded */
+    bool assumed;   /* the search for a value rests on an assumption */
+
+    object_table *objects;
+    size_t num_objects, cap_objects;
+    object_state *object_states;
+    size_t num_object_states, cap_object_states;
+    uint32_t object_buckets[1024];
+    key_state *keys;
+    size_t num_keys, cap_keys;
+    uint32_t key_buckets[1024];
+    uint32_t *seen_words; /* sets of names, each of its object's length */
+    size_t num_seen, cap_seen;
+    struct pair { /* names of extras (before, byte), lists of them (before, name), and the tags
+                     of extras (patterns matched, name) */
+        uint32_t a, b, kind;
+        uint32_t hash_next;
+    } * pairs;
+    size_t num_pairs, cap_pairs;
+    uint32_t pair_buckets[1024];
+
+    array_table *arrays;
+    size_t num_arrays, cap_arrays;
+    array_state *array_states;
+    size_t num_array_states, cap_array_states;
+    uint32_t array_buckets[1024];
+
+    di_term space, any_number, plain_number, quote;
+};
+
+/* An error at a node: "KEYWORD at POINTER: why". Always false. */
+bool schema_fail(di_schema *s, di_error_code code, uint32_t node, const char *why);
+/* The same for what is not supported: true if lenient, and then it is noted. */
+bool schema_unsupported(di_schema *s, uint32_t node, const char *why);
+bool schema_no_memory(di_schema *s);
+/* The fault of the terms as this call's error. */
+bool schema_check(di_schema *s);
+
+/* ---- schema_refs.c ---- */
+bool schema_read_ids(di_schema *s);
+/* The schema that the $ref (or $dynamicRef) at node `ref` names. */
+bool schema_resolve(di_schema *s, uint32_t ref, uint32_t *target);
+void schema_free_ids(di_schema *s);
+
+/* ---- schema_shapes.c ---- */
+/* The shapes of a statement; *out is empty at first and freed by the caller. */
+bool schema_shapes_of(di_schema *s, lit x, shapes *out);
+shape schema_any_shape(const di_schema *s);
+bool schema_add_shape(di_schema *s, shapes *list, shape x);
+bool schema_add_rule(di_schema *s, shape *x, rule r);
+/* Both at once, in *out (false: no memory); its types are 0 if that is plainly impossible. */
+bool schema_meet(di_schema *s, const shape *a, const shape *b, shape *out);
+di_term schema_number_and(di_schema *s, di_term a, di_term b);
+
+/* The texts that a pattern finds. */
+bool schema_pattern(di_schema *s, uint32_t node, const char *text, uint32_t size, di_term *out);
+
+/* ---- schema_combine.c ---- */
+bool schema_product(di_schema *s, shapes *list, const shapes *with);
+bool schema_and_literal(di_schema *s, shapes *list, lit x);
+bool schema_any_of(di_schema *s, uint32_t array, lit_kind kind, shapes *out);
+bool schema_one_of(di_schema *s, uint32_t array, bool negated, shapes *out);
+bool schema_if(di_schema *s, uint32_t node, bool negated, shapes *out);
+
+/* ---- schema.c ---- */
+demand schema_demand(di_schema *s, const lit *literals, size_t count);
+demand schema_demand_and(di_schema *s, demand a, lit x); /* both UINT32_MAX after an error */
+/* Makes the shapes of a demand. */
+bool schema_know(di_schema *s, demand d);
+/* Whether some value meets the demand; false also after an error. */
+bool schema_inhabited(di_schema *s, demand d);
+di_term schema_value(di_schema *s, demand d);
+/* A format's texts; *known is false for one that this program has not. */
+bool schema_format(di_schema *s, uint32_t node, bool *known, di_term *out);
+
+/* ---- schema_object.c ---- */
+bool schema_object(di_schema *s, const shape *x, uint32_t *table);
+bool schema_object_inhabited(di_schema *s, uint32_t table);
+/* Calls f for every demand that members of the object can have to meet. */
+typedef bool (*demand_fn)(di_schema *s, demand d, void *context);
+bool schema_object_demands(di_schema *s, uint32_t table, demand_fn f, void *context);
+/* Finds out which members are possible. */
+bool schema_object_settle(di_schema *s, uint32_t table);
+/* The demand on a member whose name is not declared and matches these patterns (bits). */
+demand schema_extra_demand(di_schema *s, uint32_t table, uint32_t bits);
+/* Calls f for every set of patterns that such a name can match; stops when f returns false. */
+typedef bool (*extra_fn)(di_schema *s, demand d, uint32_t bits, void *context);
+bool schema_extra_sets(di_schema *s, uint32_t table, extra_fn f, void *context);
+bool schema_exists_possible(di_schema *s, uint32_t table, uint32_t index);
+
+/* ---- schema_members.c ---- */
+di_term schema_object_start(di_schema *s, uint32_t table);
+di_term schema_object_expand(di_schema *s, uint32_t state);
+di_term schema_object_resume(di_schema *s, uint32_t state, uint32_t tag);
+di_term schema_key_derive(void *schema, di_terms *t, di_term key, uint8_t byte);
+void schema_key_boundaries(void *schema, di_terms *t, di_term key, di_byte_set *starts);
+uint32_t schema_key_end(void *schema, di_terms *t, uint32_t a, uint32_t b, uint32_t c);
+bool schema_key_open(void *schema, di_term key);
+void schema_free_objects(di_schema *s);
+
+/* ---- schema_array.c ---- */
+bool schema_array(di_schema *s, const shape *x, uint32_t *table);
+bool schema_array_inhabited(di_schema *s, uint32_t table);
+bool schema_array_demands(di_schema *s, uint32_t table, demand_fn f, void *context);
+di_term schema_array_start(di_schema *s, uint32_t table);
+di_term schema_array_expand(di_schema *s, uint32_t state, bool first);
+void schema_free_arrays(di_schema *s);
+
+#endif

@@ -1,0 +1,485 @@
+/* The states of an object while it is written: which names may come, and what follows each; see
+ * schema_internal.h. */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "grammar/schema_internal.h"
+
+enum { PAIR_NAME, PAIR_LIST, PAIR_TAG };
+
+/* ---- interned pairs: spellings of names, lists of them, tags ---- */
+
+static uint32_t intern_pair(di_schema *s, uint32_t kind, uint32_t a, uint32_t b) {
+    uint32_t hash = (a * 0x9E3779B9u ^ b * 0x85EBCA6Bu ^ kind * 77) >> 7;
+    uint32_t bucket = hash % 1024;
+    for (uint32_t i = s->pair_buckets[bucket]; i != UINT32_MAX; i = s->pairs[i].hash_next) {
+        const struct pair *p = &s->pairs[i];
+        if (p->a == a && p->b == b && p->kind == kind) {
+            return i;
+        }
+    }
+    struct pair *pairs = di_grow(s->pairs, s->num_pairs, &s->cap_pairs, sizeof *pairs);
+    if (!pairs || !di_terms_charge(s->t, sizeof *pairs)) {
+        di_terms_fail(s->t, DI_ERR_NO_MEMORY, "no memory for a grammar");
+        return UINT32_MAX;
+    }
+    s->pairs = pairs;
+    uint32_t id = (uint32_t)s->num_pairs++;
+    s->pairs[id] = (struct pair){a, b, kind, s->pair_buckets[bucket]};
+    s->pair_buckets[bucket] = id;
+    return id;
+}
+
+/* Whether a list of names has this one. */
+static bool listed(const di_schema *s, uint32_t list, uint32_t name) {
+    for (; list != UINT32_MAX; list = s->pairs[list].a) {
+        if (s->pairs[list].b == name) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ---- states ---- */
+
+static uint32_t seen_words(const object_table *o) {
+    return (o->num_names + 31) / 32;
+}
+
+static bool has_seen(const di_schema *s, const object_state *x, uint32_t name) {
+    return s->options.any_order && s->seen_words[x->seen + name / 32] >> name % 32 & 1;
+}
+
+static bool same_state(const di_schema *s, const object_state *a, const object_state *b) {
+    return a->table == b->table && a->count == b->count && a->next == b->next &&
+           a->exists == b->exists && a->extras == b->extras && a->first == b->first &&
+           a->names == b->names &&
+           (!s->options.any_order ||
+            memcmp(s->seen_words + a->seen, s->seen_words + b->seen,
+                   seen_words(&s->objects[a->table]) * sizeof *s->seen_words) == 0);
+}
+
+/* x's set of names lies at the end of seen_words; it is dropped if the state is known. */
+static uint32_t intern_state(di_schema *s, const object_state *x) {
+    uint32_t hash = x->table * 0x9E3779B9u ^ x->count * 0x85EBCA6Bu ^ x->next * 0xC2B2AE35u ^
+                    x->exists * 31 ^ x->names * 0x27D4EB2Fu ^ x->extras ^ x->first * 2u;
+    uint32_t words = s->options.any_order ? seen_words(&s->objects[x->table]) : 0;
+    for (uint32_t w = 0; w < words; w++) {
+        hash = (hash ^ s->seen_words[x->seen + w]) * 0x01000193u;
+    }
+    uint32_t bucket = (hash ^ hash >> 15) % 1024;
+    for (uint32_t i = s->object_buckets[bucket]; i != UINT32_MAX;
+         i = s->object_states[i].hash_next) {
+        if (same_state(s, &s->object_states[i], x)) {
+            s->num_seen = x->seen;
+            return i;
+        }
+    }
+    object_state *states =
+        di_grow(s->object_states, s->num_object_states, &s->cap_object_states, sizeof *states);
+    if (!states || !di_terms_charge(s->t, sizeof *states + words * 4)) {
+        di_terms_fail(s->t, DI_ERR_NO_MEMORY, "no memory for a grammar");
+        return UINT32_MAX;
+    }
+    s->object_states = states;
+    uint32_t id = (uint32_t)s->num_object_states++;
+    s->object_states[id] = *x;
+    s->object_states[id].term = DI_TERM_NONE;
+    s->object_states[id].hash_next = s->object_buckets[bucket];
+    s->object_buckets[bucket] = id;
+    return id;
+}
+
+/* Room for a set at the end of seen_words, a copy of `from` or empty. */
+static bool open_seen(di_schema *s, object_state *x, uint32_t from) {
+    uint32_t words = s->options.any_order ? seen_words(&s->objects[x->table]) : 0;
+    x->seen = (uint32_t)s->num_seen;
+    for (uint32_t w = 0; w < words; w++) {
+        uint32_t *grown = di_grow(s->seen_words, s->num_seen, &s->cap_seen, sizeof *grown);
+        if (!grown) {
+            di_terms_fail(s->t, DI_ERR_NO_MEMORY, "no memory for a grammar");
+            return false;
+        }
+        s->seen_words = grown;
+        s->seen_words[s->num_seen++] = from == UINT32_MAX ? 0 : s->seen_words[from + w];
+    }
+    return true;
+}
+
+/* Names that still must come, and can. */
+static void remaining(const di_schema *s, const object_state *x, uint32_t *required,
+                      uint32_t *possible) {
+    const object_table *o = &s->objects[x->table];
+    *required = *possible = 0;
+    if (!s->options.any_order) {
+        *required = x->extras ? 0 : o->required_from[x->next];
+        *possible = x->extras ? 0 : o->possible_from[x->next];
+        return;
+    }
+    for (uint32_t i = 0; i < o->num_names; i++) {
+        if (!has_seen(s, x, i)) {
+            *required += o->names[i].required;
+            *possible += o->names[i].possible;
+        }
+    }
+}
+
+/* Whether demand `e` for a member can still be fulfilled. */
+static bool can_exist(di_schema *s, const object_state *x, uint32_t e) {
+    const object_table *o = &s->objects[x->table];
+    if (o->extras_possible) {
+        return true;
+    }
+    for (uint32_t i = x->extras ? o->num_names : x->next; i < o->num_names; i++) {
+        if (o->names[i].possible && o->names[i].exists >> e & 1 && !has_seen(s, x, i)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Whether the object can still be completed. */
+static bool feasible(di_schema *s, const object_state *x) {
+    const object_table *o = &s->objects[x->table];
+    uint32_t required, possible;
+    remaining(s, x, &required, &possible);
+    uint32_t missing = ~x->exists & ((1u << o->num_exists) - 1);
+    for (uint32_t e = 0; e < o->num_exists; e++) {
+        if (missing >> e & 1 && !can_exist(s, x, e)) {
+            return false;
+        }
+    }
+    if (missing && required == 0) {
+        required = 1;
+    }
+    return (o->high == DI_TERM_UNBOUNDED || x->count + required <= o->high) &&
+           (o->extras_possible || x->count + possible >= o->low);
+}
+
+static uint32_t count_one_more(const object_table *o, uint32_t count) {
+    return o->high != DI_TERM_UNBOUNDED || count < o->low ? count + 1 : count;
+}
+
+/* The state behind a declared name. UINT32_MAX: it may not come, or an error. */
+static uint32_t after_name(di_schema *s, uint32_t from, uint32_t name, uint32_t exists) {
+    object_state x = s->object_states[from];
+    const object_table *o = &s->objects[x.table];
+    if (!o->names[name].possible || has_seen(s, &x, name)) {
+        return UINT32_MAX;
+    }
+    if (!s->options.any_order) {
+        if (x.extras || name < x.next || o->required_from[x.next] > o->required_from[name]) {
+            return UINT32_MAX;
+        }
+        x.next = name + 1;
+    }
+    x.count = count_one_more(o, x.count);
+    x.first = false;
+    x.exists |= exists;
+    if (!open_seen(s, &x, x.seen)) {
+        return UINT32_MAX;
+    }
+    if (s->options.any_order) {
+        s->seen_words[x.seen + name / 32] |= 1u << name % 32;
+    }
+    if (!feasible(s, &x)) {
+        s->num_seen = x.seen;
+        return UINT32_MAX;
+    }
+    return intern_state(s, &x);
+}
+
+/* The state behind a name that is not declared. */
+static uint32_t after_extra(di_schema *s, uint32_t from, uint32_t name, uint32_t exists) {
+    object_state x = s->object_states[from];
+    const object_table *o = &s->objects[x.table];
+    if (!s->options.any_order) {
+        if (o->required_from[x.next] > 0 && !x.extras) {
+            return UINT32_MAX;
+        }
+        x.extras = true;
+        x.next = o->num_names;
+    }
+    x.count = count_one_more(o, x.count);
+    x.first = false;
+    x.exists |= exists;
+    if (name != UINT32_MAX) {
+        x.names = intern_pair(s, PAIR_LIST, x.names, name);
+    }
+    if (!open_seen(s, &x, x.seen)) {
+        return UINT32_MAX;
+    }
+    if (!feasible(s, &x)) {
+        s->num_seen = x.seen;
+        return UINT32_MAX;
+    }
+    return intern_state(s, &x);
+}
+
+static bool extras_allowed(di_schema *s, uint32_t state) {
+    return s->objects[s->object_states[state].table].extras_possible &&
+           after_extra(s, state, UINT32_MAX, UINT32_MAX) != UINT32_MAX;
+}
+
+/* ---- names under way ---- */
+
+static bool same_key(const di_schema *s, const key_state *a, const key_state *b) {
+    return a->table == b->table && a->node == b->node && a->text == b->text &&
+           a->allowed == b->allowed &&
+           memcmp(a->patterns, b->patterns,
+                  s->objects[a->table].num_patterns * sizeof *a->patterns) == 0;
+}
+
+static uint32_t intern_key(di_schema *s, const key_state *x) {
+    uint32_t hash = x->table * 0x9E3779B9u ^ x->node * 0x85EBCA6Bu ^ x->text * 0xC2B2AE35u ^
+                    x->allowed * 0x27D4EB2Fu;
+    for (uint32_t p = 0; p < s->objects[x->table].num_patterns; p++) {
+        hash = (hash ^ x->patterns[p]) * 0x01000193u;
+    }
+    uint32_t bucket = (hash ^ hash >> 15) % 1024;
+    for (uint32_t i = s->key_buckets[bucket]; i != UINT32_MAX; i = s->keys[i].hash_next) {
+        if (same_key(s, &s->keys[i], x)) {
+            return i;
+        }
+    }
+    key_state *keys = di_grow(s->keys, s->num_keys, &s->cap_keys, sizeof *keys);
+    if (!keys || !di_terms_charge(s->t, sizeof *keys)) {
+        di_terms_fail(s->t, DI_ERR_NO_MEMORY, "no memory for a grammar");
+        return UINT32_MAX;
+    }
+    s->keys = keys;
+    uint32_t id = (uint32_t)s->num_keys++;
+    s->keys[id] = *x;
+    s->keys[id].hash_next = s->key_buckets[bucket];
+    s->key_buckets[bucket] = id;
+    return id;
+}
+
+/* A KEY term is (state, key, table). Where no declared name is possible any more and names are not
+ * counted, the state does not matter and is left out, so that all states share the automaton. */
+static di_term key_term(di_schema *s, uint32_t state, const key_state *x) {
+    uint32_t key = intern_key(s, x);
+    if (key == UINT32_MAX) {
+        return DI_TERM_NONE;
+    }
+    if (x->node == UINT32_MAX && x->text == UINT32_MAX) {
+        state = UINT32_MAX;
+    }
+    return di_term_special(s->t, DI_KIND_KEY, state, key, x->table);
+}
+
+/* Whether a name below a node of the trie may come. */
+static bool subtree_allowed(di_schema *s, uint32_t state, uint32_t node) {
+    const object_table *o = &s->objects[s->object_states[state].table];
+    if (o->trie[node].name != UINT32_MAX &&
+        after_name(s, state, o->trie[node].name, UINT32_MAX) != UINT32_MAX) {
+        return true;
+    }
+    for (uint32_t c = o->trie[node].first_child; c != UINT32_MAX; c = o->trie[c].next_sibling) {
+        if (subtree_allowed(s, state, c)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Whether an extra name can come of it, patterns alone considered. */
+static bool extra_alive(const di_schema *s, const key_state *x) {
+    const object_table *o = &s->objects[x->table];
+    bool patterns = false;
+    for (uint32_t p = 0; p < o->num_patterns; p++) {
+        patterns |= x->patterns[p] != DI_TERM_NONE;
+    }
+    for (uint32_t i = 0; !patterns && i < o->num_extras; i++) {
+        if (o->extras[i].matches == 0) {
+            return o->extras[i].possible;
+        }
+    }
+    return patterns;
+}
+
+di_term schema_key_derive(void *schema, di_terms *t, di_term key, uint8_t byte) {
+    di_schema *s = schema;
+    uint32_t state = t->nodes[key].a;
+    key_state x = s->keys[t->nodes[key].b];
+    const object_table *o = &s->objects[x.table];
+    if (x.node != UINT32_MAX) {
+        uint32_t child = o->trie[x.node].first_child;
+        while (child != UINT32_MAX && o->trie[child].byte != byte) {
+            child = o->trie[child].next_sibling;
+        }
+        x.node = child;
+    }
+    x.allowed = di_term_step(t, x.allowed, byte);
+    uint32_t num_patterns = o->num_patterns;
+    for (uint32_t p = 0; p < num_patterns; p++) {
+        x.patterns[p] = x.patterns[p] ? di_term_step(t, x.patterns[p], byte) : DI_TERM_NONE;
+    }
+    if (x.text != UINT32_MAX) {
+        x.text = intern_pair(s, PAIR_NAME, x.text, byte);
+    }
+    if (x.allowed == DI_TERM_NONE) {
+        return DI_TERM_NONE;
+    }
+    bool extra = (state == UINT32_MAX || extras_allowed(s, state)) && extra_alive(s, &x);
+    bool declared = x.node != UINT32_MAX && subtree_allowed(s, state, x.node);
+    return extra || declared ? key_term(s, state, &x) : DI_TERM_NONE;
+}
+
+void schema_key_boundaries(void *schema, di_terms *t, di_term key, di_byte_set *starts) {
+    di_schema *s = schema;
+    key_state x = s->keys[t->nodes[key].b];
+    const object_table *o = &s->objects[x.table];
+    if (x.node != UINT32_MAX) {
+        for (uint32_t c = o->trie[x.node].first_child; c != UINT32_MAX;
+             c = o->trie[c].next_sibling) {
+            di_byte_set_cut(starts, o->trie[c].byte, o->trie[c].byte);
+        }
+    }
+    di_terms_boundaries(t, x.allowed, starts);
+    for (uint32_t p = 0; p < o->num_patterns; p++) {
+        di_terms_boundaries(t, x.patterns[p], starts);
+    }
+    if (x.text != UINT32_MAX) {
+        for (unsigned b = 0; b < 256; b++) {
+            di_byte_set_add(starts, b);
+        }
+    }
+}
+
+uint32_t schema_key_end(void *schema, di_terms *t, uint32_t a, uint32_t b, uint32_t c) {
+    di_schema *s = schema;
+    (void)c;
+    key_state x = s->keys[b];
+    if (!di_term_nullable(t, x.allowed)) {
+        return DI_NO_TAG;
+    }
+    const object_table *o = &s->objects[x.table];
+    if (x.node != UINT32_MAX && o->trie[x.node].name != UINT32_MAX) {
+        uint32_t name = o->trie[x.node].name;
+        return after_name(s, a, name, UINT32_MAX) != UINT32_MAX ? name : DI_NO_TAG;
+    }
+    if (a != UINT32_MAX &&
+        (!extras_allowed(s, a) ||
+         (x.text != UINT32_MAX && listed(s, s->object_states[a].names, x.text)))) {
+        return DI_NO_TAG;
+    }
+    uint32_t bits = 0;
+    for (uint32_t p = 0; p < o->num_patterns; p++) {
+        bits |= (uint32_t)(x.patterns[p] && di_term_nullable(t, x.patterns[p])) << p;
+    }
+    demand d = schema_extra_demand(s, x.table, bits);
+    if (d == UINT32_MAX || !schema_inhabited(s, d)) {
+        return DI_NO_TAG;
+    }
+    return s->objects[x.table].num_names + intern_pair(s, PAIR_TAG, bits, x.text);
+}
+
+bool schema_key_open(void *schema, di_term key) {
+    di_schema *s = schema;
+    uint32_t state = s->t->nodes[key].a;
+    const key_state *x = &s->keys[s->t->nodes[key].b];
+    return s->objects[x->table].any_extra && x->allowed == DI_TERM_TEXT &&
+           (state == UINT32_MAX || extras_allowed(s, state));
+}
+
+/* ---- terms ---- */
+
+static di_term lazy_object(di_schema *s, uint32_t state) {
+    return state == UINT32_MAX ? DI_TERM_NONE
+                               : di_term_special(s->t, DI_KIND_LAZY, LAZY_OBJECT, state, 0);
+}
+
+di_term schema_object_start(di_schema *s, uint32_t table) {
+    if (!schema_object_settle(s, table)) {
+        return DI_TERM_NONE;
+    }
+    object_state x = {.table = table, .first = true, .names = UINT32_MAX};
+    if (!open_seen(s, &x, UINT32_MAX) || !feasible(s, &x)) {
+        return DI_TERM_NONE;
+    }
+    return lazy_object(s, intern_state(s, &x));
+}
+
+static bool complete(const di_schema *s, const object_state *x) {
+    const object_table *o = &s->objects[x->table];
+    uint32_t required, possible;
+    remaining(s, x, &required, &possible);
+    return required == 0 && x->count >= o->low && x->exists == (1u << o->num_exists) - 1;
+}
+
+di_term schema_object_expand(di_schema *s, uint32_t id) {
+    if (s->object_states[id].term != DI_TERM_NONE) {
+        return s->object_states[id].term;
+    }
+    object_state x = s->object_states[id];
+    const object_table *o = &s->objects[x.table];
+    di_terms *t = s->t;
+    di_term close = DI_TERM_NONE, member = DI_TERM_NONE;
+    if (complete(s, &x)) {
+        close = di_term_cat(t, di_term_byte(t, '}', '}'), di_term_final(t, TAG_CLOSE));
+    }
+    bool extra = extras_allowed(s, id);
+    if (extra || subtree_allowed(s, id, 0)) {
+        key_state k = {.table = x.table,
+                       .node = o->num_names ? 0 : UINT32_MAX,
+                       .text = o->track ? intern_pair(s, PAIR_NAME, UINT32_MAX, 256) : UINT32_MAX,
+                       .allowed = o->allowed_names};
+        memcpy(k.patterns, o->patterns, sizeof k.patterns);
+        di_term before =
+            x.first ? s->quote : di_term_cat3(t, di_term_byte(t, ',', ','), s->space, s->quote);
+        member = di_term_cat(t, before, di_term_string(t, key_term(s, id, &k)));
+    }
+    di_term rest = di_term_cat3(t, s->space, di_term_alt2(t, close, member),
+                                di_term_special(t, DI_KIND_RESUME, LAZY_MEMBER, id, 0));
+    s->object_states[id].term = rest;
+    return rest;
+}
+
+/* A value, and the rest of the object. */
+static di_term value_then(di_schema *s, demand d, uint32_t state) {
+    if (d == UINT32_MAX || state == UINT32_MAX || !schema_inhabited(s, d)) {
+        return DI_TERM_NONE;
+    }
+    return di_term_cat(s->t, schema_value(s, d), lazy_object(s, state));
+}
+
+di_term schema_object_resume(di_schema *s, uint32_t id, uint32_t tag) {
+    if (tag == TAG_CLOSE) {
+        return DI_TERM_EMPTY;
+    }
+    object_state x = s->object_states[id];
+    object_table o = s->objects[x.table];
+    bool extra = tag >= o.num_names;
+    uint32_t exists = 0, name = UINT32_MAX;
+    demand d;
+    if (extra) {
+        struct pair p = s->pairs[tag - o.num_names];
+        name = p.b;
+        d = schema_extra_demand(s, x.table, p.a);
+        for (uint32_t e = 0; e < o.num_exists; e++) {
+            bool hit = p.a & o.exists[e].patterns;
+            exists |= (uint32_t)(o.exists[e].additional ? !hit : hit) << e;
+        }
+    } else {
+        d = o.names[tag].value;
+        exists = o.names[tag].exists;
+    }
+    exists &= ~x.exists;
+    di_term result = DI_TERM_NONE;
+    /* It counts for none of the demands that it could fulfil, or for one, or for all. */
+    for (uint32_t e = 0; e <= o.num_exists + 1; e++) {
+        uint32_t claim = e == 0 ? 0 : e <= o.num_exists ? exists & 1u << (e - 1) : exists;
+        if (e > 0 && (claim == 0 || (e > o.num_exists && (claim & (claim - 1)) == 0))) {
+            continue;
+        }
+        demand both = d;
+        for (uint32_t k = 0; k < o.num_exists && both != UINT32_MAX; k++) {
+            both = claim >> k & 1 ? schema_demand_and(s, both, o.exists[k].value) : both;
+        }
+        uint32_t state = extra ? after_extra(s, id, name, claim) : after_name(s, id, tag, claim);
+        result = di_term_alt2(s->t, result, value_then(s, both, state));
+    }
+    return di_term_cat3(s->t, s->space, di_term_byte(s->t, ':', ':'),
+                        di_term_cat(s->t, s->space, result));
+}

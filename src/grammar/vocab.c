@@ -1,0 +1,224 @@
+/* Sorting a vocabulary into tries; see vocab.h. Called once a tokenizer. */
+#include "grammar/vocab.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/checked.h"
+#include "base/utf8.h"
+
+typedef struct entry {
+    const char *bytes;
+    uint32_t size;
+    int32_t id;
+} entry;
+
+static int compare(const void *pa, const void *pb) {
+    const entry *a = pa, *b = pb;
+    uint32_t n = a->size < b->size ? a->size : b->size;
+    int c = memcmp(a->bytes, b->bytes, n);
+    if (c == 0 && a->size != b->size) {
+        c = a->size < b->size ? -1 : 1;
+    }
+    return c ? c : (a->id > b->id) - (a->id < b->id);
+}
+
+/* The number of characters of a plain token, 0 if it is none. */
+static int plain_characters(const char *bytes, size_t size) {
+    int count = 0;
+    for (size_t at = 0; at < size; count++) {
+        uint32_t c;
+        int length = di_utf8_next(bytes + at, size - at, &c);
+        if (length == 0 || c == DI_UTF8_MALFORMED || c < 0x20 || c == '"' || c == '\\') {
+            return 0;
+        }
+        at += (size_t)length;
+    }
+    return count;
+}
+
+static uint32_t shared_prefix(const entry *a, const entry *b) {
+    uint32_t n = a->size < b->size ? a->size : b->size, i = 0;
+    while (i < n && a->bytes[i] == b->bytes[i]) {
+        i++;
+    }
+    return i;
+}
+
+/* From sorted entries: a first pass counts the nodes, a second writes them; `open` holds the node
+ * at each depth of the current path, whose end is set when it is left. */
+static bool build_trie(di_vocab *v, di_trie *trie, const entry *entries, size_t count,
+                       di_error *err) {
+    size_t total = 0;
+    for (size_t i = 0; i < count; i++) {
+        total += entries[i].size - (i ? shared_prefix(&entries[i - 1], &entries[i]) : 0);
+    }
+    trie->nodes =
+        total < UINT32_MAX ? di_realloc_array(NULL, total + 1, sizeof *trie->nodes) : NULL;
+    if (!trie->nodes) {
+        return di_fail(err, DI_ERR_NO_MEMORY, "no memory for a trie of %zu nodes", total);
+    }
+    uint32_t open[DI_VOCAB_MAX_TOKEN_BYTES], depth = 0, n = 0;
+    for (size_t i = 0; i < count; i++) {
+        const entry *e = &entries[i];
+        uint32_t kept = i ? shared_prefix(&entries[i - 1], e) : 0;
+        while (depth > kept) {
+            trie->nodes[open[--depth]].end = n;
+        }
+        for (; depth < e->size; depth++, n++) {
+            open[depth] = n;
+            trie->nodes[n] = (di_trie_node){
+                .token = -1, .byte = (uint8_t)e->bytes[depth], .depth = (uint8_t)depth};
+        }
+        int32_t *token = &trie->nodes[open[e->size - 1]].token;
+        if (*token >= 0) {
+            v->same[e->id] = *token;
+        }
+        *token = e->id;
+    }
+    while (depth > 0) {
+        trie->nodes[open[--depth]].end = n;
+    }
+    trie->num_nodes = n;
+    return true;
+}
+
+static bool mark_plain(di_vocab *v, di_error *err) {
+    size_t words = (size_t)v->num_words;
+    v->plain[0] = di_calloc(words * (DI_VOCAB_PLAIN_CHARS + 1), sizeof(uint32_t));
+    if (!v->plain[0]) {
+        return di_fail(err, DI_ERR_NO_MEMORY, "no memory for the masks of plain tokens");
+    }
+    for (int k = 1; k <= DI_VOCAB_PLAIN_CHARS; k++) {
+        v->plain[k] = v->plain[0] + (size_t)k * words;
+    }
+    for (int32_t id = 0; id < v->num_bits; id++) {
+        int chars = plain_characters(v->tokens[id].bytes, v->tokens[id].size);
+        if (chars > 0) {
+            int k = chars < DI_VOCAB_PLAIN_CHARS ? chars : DI_VOCAB_PLAIN_CHARS;
+            v->plain[k][id / 32] |= 1u << id % 32;
+        }
+    }
+    for (int k = 1; k <= DI_VOCAB_PLAIN_CHARS; k++) {
+        for (size_t w = 0; w < words; w++) {
+            v->plain[k][w] |= v->plain[k - 1][w];
+        }
+    }
+    return true;
+}
+
+static bool copy_tokens(di_vocab *v, const di_vocab_token *tokens, int32_t num_tokens,
+                        di_error *err) {
+    size_t total = 1;
+    for (int32_t id = 0; id < num_tokens; id++) {
+        if (!di_add_size(total, tokens[id].size, &total)) {
+            return di_fail(err, DI_ERR_ARGUMENT, "the tokens' sizes overflow");
+        }
+    }
+    v->text = di_alloc(total);
+    v->tokens = di_calloc((size_t)v->num_bits, sizeof *v->tokens);
+    v->same = di_realloc_array(NULL, (size_t)v->num_bits, sizeof *v->same);
+    if (!v->text || !v->tokens || !v->same) {
+        return di_fail(err, DI_ERR_NO_MEMORY, "no memory for %d tokens", num_tokens);
+    }
+    char *to = v->text;
+    for (int32_t id = 0; id < v->num_bits; id++) {
+        v->same[id] = -1;
+        if (id >= num_tokens || tokens[id].size == 0 ||
+            tokens[id].size > DI_VOCAB_MAX_TOKEN_BYTES || di_vocab_is_stop(v, id)) {
+            continue;
+        }
+        memcpy(to, tokens[id].bytes, tokens[id].size);
+        v->tokens[id] = (di_vocab_token){to, tokens[id].size};
+        to += tokens[id].size;
+        v->max_bytes = (int)tokens[id].size > v->max_bytes ? (int)tokens[id].size : v->max_bytes;
+    }
+    return true;
+}
+
+static bool build_tries(di_vocab *v, di_error *err) {
+    entry *entries = di_realloc_array(NULL, (size_t)v->num_bits, sizeof *entries);
+    if (!entries) {
+        return di_fail(err, DI_ERR_NO_MEMORY, "no memory to sort %d tokens", v->num_bits);
+    }
+    bool ok = true;
+    for (int t = DI_NUM_TRIES - 1; ok && t >= 0; t--) {
+        size_t count = 0;
+        for (int32_t id = 0; id < v->num_bits; id++) {
+            bool plain = v->plain[DI_VOCAB_PLAIN_CHARS][id / 32] >> id % 32 & 1;
+            if (v->tokens[id].size > 0 && (t == DI_TRIE_ALL || !plain)) {
+                entries[count++] = (entry){v->tokens[id].bytes, (uint32_t)v->tokens[id].size, id};
+            }
+        }
+        qsort(entries, count, sizeof *entries, compare);
+        ok = build_trie(v, &v->tries[t], entries, count, err);
+    }
+    di_free(entries);
+    return ok;
+}
+
+di_vocab *di_vocab_create(const di_vocab_token *tokens, int32_t num_tokens, int32_t num_bits,
+                          const int32_t *stop_ids, int num_stop, di_error *err) {
+    if (num_tokens < 1 || num_bits < num_tokens || num_stop < 0) {
+        di_fail(err, DI_ERR_ARGUMENT, "a vocabulary of %d tokens cannot have masks of %d bits",
+                num_tokens, num_bits);
+        return NULL;
+    }
+    for (int i = 0; i < num_stop; i++) {
+        if (stop_ids[i] < 0 || stop_ids[i] >= num_bits) {
+            di_fail(err, DI_ERR_ARGUMENT, "stop token %d is outside 0 to %d", stop_ids[i],
+                    num_bits - 1);
+            return NULL;
+        }
+    }
+    di_vocab *v = di_calloc(1, sizeof *v);
+    int32_t *stops = di_realloc_array(NULL, (size_t)num_stop + 1, sizeof *stops);
+    if (!v || !stops) {
+        di_free(v);
+        di_free(stops);
+        di_fail(err, DI_ERR_NO_MEMORY, "no memory for a vocabulary");
+        return NULL;
+    }
+    if (num_stop > 0) {
+        memcpy(stops, stop_ids, (size_t)num_stop * sizeof *stops);
+    }
+    v->stop_ids = stops;
+    v->num_stop = num_stop;
+    v->num_bits = num_bits;
+    v->num_words = num_bits / 32 + (num_bits % 32 != 0);
+    if (!copy_tokens(v, tokens, num_tokens, err) || !mark_plain(v, err) || !build_tries(v, err) ||
+        !(v->strings = di_token_set_of_strings(v, err))) {
+        di_vocab_destroy(v);
+        return NULL;
+    }
+    return v;
+}
+
+void di_vocab_destroy(di_vocab *v) {
+    if (!v) {
+        return;
+    }
+    for (int t = 0; t < DI_NUM_TRIES; t++) {
+        di_free(v->tries[t].nodes);
+    }
+    if (v->strings) {
+        di_token_set_clear(v->strings);
+        di_free(v->strings);
+    }
+    di_free(v->plain[0]);
+    di_free(v->same);
+    di_free(v->stop_ids);
+    di_free(v->tokens);
+    di_free(v->text);
+    di_free(v);
+}
+
+bool di_vocab_is_stop(const di_vocab *v, int32_t id) {
+    for (int i = 0; i < v->num_stop; i++) {
+        if (v->stop_ids[i] == id) {
+            return true;
+        }
+    }
+    return false;
+}

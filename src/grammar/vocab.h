@@ -1,0 +1,92 @@
+/* A vocabulary as masks need it: the byte strings of all tokens as a flat trie, so that whole
+ * subtrees of tokens are ruled out by their common prefix.
+ *
+ * Read-only once made: any number of grammars and threads share one. */
+#ifndef DI_GRAMMAR_VOCAB_H
+#define DI_GRAMMAR_VOCAB_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+/* Tokens longer than this are never allowed by a mask. */
+#define DI_VOCAB_MAX_TOKEN_BYTES 200
+
+/* What a token stands for. size 0: an id that no grammar may allow (a control token, a hole). */
+typedef struct di_vocab_token {
+    const char *bytes;
+    size_t size;
+} di_vocab_token;
+
+/* A node is the byte on the edge that leads to it. Nodes lie in depth-first order, children by
+ * byte, so the subtree of node i is [i, end). */
+typedef struct di_trie_node {
+    uint32_t end;
+    int32_t token; /* the token that ends here, -1 = none; more of the same bytes: vocab.same */
+    uint8_t byte;
+    uint8_t depth; /* of its parent: 0 for a first byte */
+} di_trie_node;
+
+typedef struct di_trie {
+    di_trie_node *nodes;
+    uint32_t num_nodes;
+} di_trie;
+
+enum {
+    DI_TRIE_ALL,    /* every token */
+    DI_TRIE_MARKED, /* those that are not plain, see below */
+    DI_NUM_TRIES
+};
+
+/* A place in a trie behind which a term has ended, so that the stack decides about the tokens. */
+typedef struct di_token_point {
+    uint32_t node;
+    uint8_t trie;
+    uint32_t tag;
+} di_token_point;
+
+/* Which tokens a term allows whatever the stack: a bit set or, if few, a list of ids. */
+typedef struct di_token_set {
+    uint32_t term;   /* a di_term */
+    uint32_t *words; /* NULL: ids */
+    int32_t *ids;
+    uint32_t num_ids;
+    di_token_point *points;
+    uint32_t num_points;
+    uint32_t hash_next;
+} di_token_set;
+
+/* Plain tokens are whole UTF-8 characters, none of them a control character, '"' or '\': inside an
+ * unconstrained JSON string they are all allowed. plain[k] is the mask of those with at most k
+ * characters; plain[DI_VOCAB_PLAIN_CHARS] of all. */
+#define DI_VOCAB_PLAIN_CHARS 32
+
+typedef struct di_vocab {
+    int32_t num_bits;  /* width of a mask: the logits' */
+    int32_t num_words; /* ceil(num_bits / 32) */
+    di_trie tries[DI_NUM_TRIES];
+    int32_t *same; /* [num_bits]: the next token of the same bytes, -1 = none; NULL if no two are */
+    uint32_t *plain[DI_VOCAB_PLAIN_CHARS + 1];
+    int max_bytes; /* of the longest token in the trie */
+    int32_t *stop_ids;
+    int num_stop;
+    di_vocab_token *tokens; /* [num_bits], the bytes are copies; size 0 where no mask may allow */
+    char *text;
+    di_token_set *strings; /* of terms.h's JSON_STRING, which nearly every grammar meets */
+} di_vocab;
+
+/* tokens: [num_tokens], num_tokens <= num_bits; ids from num_tokens on are never allowed. Stop ids
+ * are outside the grammar: allowed exactly where it may end, whatever their bytes. */
+di_vocab *di_vocab_create(const di_vocab_token *tokens, int32_t num_tokens, int32_t num_bits,
+                          const int32_t *stop_ids, int num_stop, di_error *err);
+void di_vocab_destroy(di_vocab *v); /* NULL is allowed */
+
+/* mask.c */
+di_token_set *di_token_set_of_strings(const di_vocab *v, di_error *err);
+void di_token_set_clear(di_token_set *set);
+
+bool di_vocab_is_stop(const di_vocab *v, int32_t id);
+
+#endif
