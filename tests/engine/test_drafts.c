@@ -15,6 +15,8 @@ static di_engine *open_with(int drafts, int max_num_seqs) {
     o.model = "models/demo";
     o.num_drafts = drafts;
     o.max_num_seqs = max_num_seqs;
+    o.max_num_batched_tokens = 64;
+    o.max_mixed_prefill_tokens = 5;
     di_engine *e = di_engine_open(&o, &err);
     if (!e) {
         fail_msg("%s", err.message);
@@ -24,10 +26,12 @@ static di_engine *open_with(int drafts, int max_num_seqs) {
 
 typedef struct answers {
     int32_t tokens[8][96];
+    di_logprob chosen[8][96], top[8][96][3];
     int counts[8];
 } answers;
 
-/* Eight answers at once: greedy and sampled, some with penalties, one short. */
+/* Eight answers at once: greedy and sampled, some with penalties, one short. Steps are small, so
+ * prompts and drafts share them. */
 static void ask(di_engine *e, const golden_case *g, answers *a) {
     di_error err = {0};
     di_queue *q = di_queue_create(e, &err);
@@ -47,12 +51,21 @@ static void ask(di_engine *e, const golden_case *g, answers *a) {
         params.seed = (uint64_t)i;
         params.max_tokens = i == 7 ? 3 : 90;
         params.ignore_eos = i == 6;
+        params.logprobs = true;
+        params.top_logprobs = 3;
         assert_true(di_submit(e, q, &p, &params, (void *)(intptr_t)i, &err) > 0);
     }
     for (int left = 8; left > 0;) {
         di_output *out = di_queue_wait(q, -1);
         int i = (int)(intptr_t)out->tag;
         memcpy(a->tokens[i] + a->counts[i], out->token_ids, out->num_token_ids * sizeof(int32_t));
+        for (size_t k = 0; k < out->num_token_ids; k++) {
+            const di_token_info *info = &out->logprobs[k];
+            assert_int_equal(info->num_top, 3);
+            assert_int_equal(info->chosen.token_id, out->token_ids[k]);
+            a->chosen[i][(size_t)a->counts[i] + k] = info->chosen;
+            memcpy(a->top[i][(size_t)a->counts[i] + k], info->top, sizeof **a->top);
+        }
         a->counts[i] += (int)out->num_token_ids;
         left -= out->finish_reason != DI_FINISH_NONE;
         assert_int_not_equal(out->finish_reason, DI_FINISH_ERROR);
