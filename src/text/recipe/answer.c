@@ -244,8 +244,8 @@ static bool end_with(di_answer *a, di_ending ending, di_error *err) {
 }
 
 /* A text goes in; a stop text in it ends the answer at once. */
-static bool push_text(di_answer *a, const char *text, size_t size, uint64_t tokens,
-                      di_buffer *logprobs, di_error *err) {
+static bool push_text(di_answer *a, const char *text, size_t size, di_text_source source,
+                      uint64_t tokens, di_buffer *logprobs, di_error *err) {
     di_answer_text_info *moved = di_grow(a->texts, a->num_texts, &a->text_capacity, sizeof *moved);
     if (!moved) {
         return di_fail(err, DI_ERR_NO_MEMORY, "no memory for the texts of an answer");
@@ -255,7 +255,7 @@ static bool push_text(di_answer *a, const char *text, size_t size, uint64_t toke
     *logprobs = (di_buffer){0};
     a->completion_tokens += tokens;
     if (!open_stream(a, err) ||
-        !di_parser_push(a->parser, text, size, a->first_text + a->num_texts - 1, err)) {
+        !di_parser_push(a->parser, text, size, source, a->first_text + a->num_texts - 1, err)) {
         return false;
     }
     return di_parser_stop(a->parser) < 0 || end_with(a, DI_ENDING_STOP_TEXT, err);
@@ -274,7 +274,7 @@ bool di_answer_text(di_answer *a, const char *text, size_t size, uint64_t tokens
     if (!di_utf8_valid(text, size, NULL)) {
         return di_fail(err, DI_ERR_ARGUMENT, "a text of an answer is not valid UTF-8");
     }
-    a->failed = !push_text(a, text, size, tokens, &none, err);
+    a->failed = !push_text(a, text, size, DI_SOURCE_TEXT, tokens, &none, err);
     return !a->failed;
 }
 
@@ -329,13 +329,14 @@ static bool is_whole(const di_buffer *text) {
 }
 
 /* Gives what waits to the parser if it is text by now; `forced`: whatever it is. */
-static bool push_waiting(di_answer *a, bool forced, di_error *err) {
+static bool push_waiting(di_answer *a, bool forced, di_text_source source, di_error *err) {
     di_buffer text = {0};
     bool ok = true;
     if (a->waiting.count > 0) {
         ok = di_detokenize(a->s.tok, a->waiting.data, a->waiting.count, &text, err);
         if (ok && (is_whole(&text) || (forced && text.size > 0))) {
-            ok = push_text(a, text.data, text.size, a->waiting.count, &a->waiting_logprobs, err);
+            ok = push_text(a, text.data, text.size, source, a->waiting.count, &a->waiting_logprobs,
+                           err);
             di_buffer_free(&a->waiting_logprobs);
             a->waiting.count = 0;
         }
@@ -350,16 +351,28 @@ static bool push_ids(di_answer *a, const int32_t *ids, size_t count,
                      const di_logprob_entry *logprobs, di_error *err) {
     for (size_t i = 0; i < count && a->ending == DI_ENDING_NONE; i++) {
         bool added = di_tokenizer_is_added(a->s.tok, ids[i]);
-        if ((added && !push_waiting(a, true, err)) || a->ending != DI_ENDING_NONE) {
+        if ((added && !push_waiting(a, true, DI_SOURCE_PLAIN, err)) ||
+            a->ending != DI_ENDING_NONE) {
             return a->ending != DI_ENDING_NONE;
         }
         if (!di_ids_push(&a->waiting, ids[i], err) ||
             (logprobs && !add_logprob(a, ids[i], &logprobs[i], err)) ||
-            (added && !push_waiting(a, true, err))) {
+            (added && !push_waiting(a, true, DI_SOURCE_CONTROL, err))) {
             return false;
         }
     }
-    return a->ending != DI_ENDING_NONE || push_waiting(a, false, err);
+    return a->ending != DI_ENDING_NONE || push_waiting(a, false, DI_SOURCE_PLAIN, err);
+}
+
+static bool push_exactly(di_answer *a, di_buffer *text, di_text_source source, di_error *err) {
+    bool ok = text->size == 0 || push_text(a, text->data, text->size, source, a->waiting_count,
+                                           &a->waiting_logprobs, err);
+    if (text->size > 0) {
+        di_buffer_free(&a->waiting_logprobs);
+        a->waiting_count = 0;
+        text->size = 0;
+    }
+    return ok;
 }
 
 /* Our own way: no more is held back than the start of a character, and nothing is lost. */
@@ -368,15 +381,18 @@ static bool push_ids_exactly(di_answer *a, const int32_t *ids, size_t count,
     di_buffer text = {0};
     bool ok = true;
     for (size_t i = 0; ok && i < count && a->ending == DI_ENDING_NONE; i++) {
-        text.size = 0;
+        bool added = di_tokenizer_is_added(a->s.tok, ids[i]);
+        if (added) { /* what is held can never become a character */
+            ok = di_detokenizer_finish(&a->detokenizer, &text, err) &&
+                 push_exactly(a, &text, DI_SOURCE_PLAIN, err);
+        }
+        if (!ok || a->ending != DI_ENDING_NONE) {
+            break;
+        }
         a->waiting_count++;
         ok = (!logprobs || add_logprob(a, ids[i], &logprobs[i], err)) &&
-             di_detokenizer_push(&a->detokenizer, ids[i], &text, err);
-        if (ok && text.size > 0) {
-            ok = push_text(a, text.data, text.size, a->waiting_count, &a->waiting_logprobs, err);
-            di_buffer_free(&a->waiting_logprobs);
-            a->waiting_count = 0;
-        }
+             di_detokenizer_push(&a->detokenizer, ids[i], &text, err) &&
+             push_exactly(a, &text, added ? DI_SOURCE_CONTROL : DI_SOURCE_PLAIN, err);
     }
     di_buffer_free(&text);
     return ok;
@@ -403,7 +419,7 @@ static bool push_rest(di_answer *a, di_error *err) {
     di_buffer text = {0};
     bool ok = di_detokenizer_finish(&a->detokenizer, &text, err);
     if (ok && a->waiting_count > 0) {
-        ok = push_text(a, text.data ? text.data : "", text.size, a->waiting_count,
+        ok = push_text(a, text.data ? text.data : "", text.size, DI_SOURCE_PLAIN, a->waiting_count,
                        &a->waiting_logprobs, err);
         a->waiting_count = 0;
     }

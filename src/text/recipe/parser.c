@@ -83,6 +83,7 @@ static const struct {
 /* A pattern on its way: Knuth, Morris and Pratt's automaton, with newlines counted in front. */
 typedef struct matcher {
     di_str text;
+    size_t control, control_end; /* bytes that a control token spells */
     size_t *fall; /* [text.size]: the longest proper start that is an end of text[0..i] */
     bool newlines;
     size_t matched, newline_count;
@@ -136,13 +137,19 @@ static void make_fall(matcher *m) {
     }
 }
 
+static bool fits(const matcher *m, char c, di_text_source source) {
+    bool control = m->matched >= m->control && m->matched < m->control_end;
+    return c == m->text.data[m->matched] &&
+           source != (control ? DI_SOURCE_PLAIN : DI_SOURCE_CONTROL);
+}
+
 /* Takes a byte; true if the pattern is complete. */
-static bool advance(matcher *m, char c) {
+static bool advance(matcher *m, char c, di_text_source source) {
     bool began = m->matched > 0;
-    while (m->matched > 0 && c != m->text.data[m->matched]) {
+    while (m->matched > 0 && !fits(m, c, source)) {
         m->matched = m->fall[m->matched - 1];
     }
-    if (c == m->text.data[m->matched]) {
+    if (fits(m, c, source)) {
         if (began && m->matched == 0) {
             m->newline_count = 0; /* they were in front of what failed */
         }
@@ -521,11 +528,11 @@ static bool found(di_parser *p, int pattern, size_t in_text, di_error *err) {
 
 /* Takes the byte at `scanned`. Bytes that may belong to a pattern end the time of leading newlines
  * too. */
-static bool scan(di_parser *p, di_error *err) {
+static bool scan(di_parser *p, di_text_source source, di_error *err) {
     char c = p->held.data[p->scanned++];
     int complete = -1;
     for (int i = 0; i < p->num_active; i++) {
-        if (advance(&p->matchers[p->active[i]], c) && complete < 0) {
+        if (advance(&p->matchers[p->active[i]], c, source) && complete < 0) {
             complete = p->active[i];
         }
     }
@@ -583,7 +590,8 @@ static void compact(di_parser *p) {
     p->first_border = 0;
 }
 
-bool di_parser_push(di_parser *p, const char *text, size_t size, size_t in_text, di_error *err) {
+bool di_parser_push(di_parser *p, const char *text, size_t size, di_text_source source,
+                    size_t in_text, di_error *err) {
     if (size == 0 || p->stage == DONE) {
         return true;
     }
@@ -597,7 +605,7 @@ bool di_parser_push(di_parser *p, const char *text, size_t size, size_t in_text,
     }
     p->borders[p->num_borders++] = (border){p->held.size, in_text};
     while (p->scanned < p->held.size && p->stage != DONE) {
-        if (!scan(p, err)) {
+        if (!scan(p, source, err)) {
             return false;
         }
     }
@@ -639,6 +647,17 @@ int di_parser_stop(const di_parser *p) {
 
 /* ---- life ---- */
 
+static void find_control(matcher *m) {
+    static const char *const tokens[] = {"</think>", DSML};
+    for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
+        const char *found = strstr(m->text.data, tokens[i]);
+        if (found) {
+            m->control = (size_t)(found - m->text.data);
+            m->control_end = m->control + strlen(tokens[i]);
+        }
+    }
+}
+
 static bool make_matchers(di_parser *p, di_error *err) {
     size_t total = 0, at = 0;
     p->num_matchers = NUM_FIXED + (int)p->how->stop_count;
@@ -651,6 +670,9 @@ static bool make_matchers(di_parser *p, di_error *err) {
         m->text = i < NUM_FIXED ? di_str_of(fixed[i].text) : p->how->stops[i - NUM_FIXED];
         m->newlines = i < NUM_FIXED && fixed[i].newlines;
         total += m->text.size;
+        if (i < NUM_FIXED) {
+            find_control(m);
+        }
     }
     p->falls = di_calloc(total, sizeof *p->falls);
     if (!p->falls) {

@@ -33,6 +33,14 @@ typedef struct di_piece {
     size_t in_text; /* the number that was pushed with the text that it is from */
 } di_piece;
 
+/* Where a text comes from. What a control token spells is a tag only if it is that token, and stop
+ * texts are looked for in plain tokens only; of mere text nobody knows, so it may be either. */
+typedef enum di_text_source {
+    DI_SOURCE_TEXT,
+    DI_SOURCE_PLAIN,   /* tokens of the vocabulary */
+    DI_SOURCE_CONTROL, /* an added token */
+} di_text_source;
+
 typedef bool (*di_piece_fn)(void *context, const di_piece *piece, di_error *err);
 
 typedef struct di_parser di_parser;
@@ -41,7 +49,8 @@ typedef struct di_parser di_parser;
 di_parser *di_parser_create(const di_parsing *how, di_piece_fn take, void *context, di_error *err);
 
 /* Text must be valid UTF-8 in itself. Once a stop text was found, nothing more is taken. */
-bool di_parser_push(di_parser *p, const char *text, size_t size, size_t in_text, di_error *err);
+bool di_parser_push(di_parser *p, const char *text, size_t size, di_text_source source,
+                    size_t in_text, di_error *err);
 
 /* The end: what was held back comes out as what it then is. complete: the model stopped by itself,
  * so that an open call may be closed. */

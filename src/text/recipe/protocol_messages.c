@@ -154,7 +154,7 @@ static bool add_call(di_reading *x, open_message *o, const di_value *block, cons
                        o->index);
     }
     di_buffer text = {0};
-    ok = di_value_write(input, DI_JSON_COMPACT, &text, x->err) &&
+    ok = di_value_write(input, DI_JSON_PYTHON, &text, x->err) &&
          di_pool_copy(x->pool, text.data, text.size, &call->arguments, x->err);
     di_buffer_free(&text);
     m->call_count++;
@@ -604,6 +604,9 @@ static bool read_tools(di_reading *x) {
         return di_fail(x->err, DI_ERR_ARGUMENT,
                        "tools: at least one tool must have defer_loading=false. All tools cannot "
                        "be deferred.");
+    }
+    for (size_t i = 0; x->r->conversation.version == DI_MODEL_V4 && i < x->tool_count; i++) {
+        x->tools[i].deferred = false; /* V4 has no way to show them later */
     }
     return x->tools && di_check_tool_names(x);
 }

@@ -1,7 +1,9 @@
 /* OpenAI's responses: see reading.h. The input is a list of items; reasoning, text and calls that
  * follow each other are one turn of the assistant. */
 #include <stdio.h>
+#include <xxhash.h>
 
+#include "base/alloc.h"
 #include "base/buffer.h"
 #include "text/recipe/field.h"
 #include "text/recipe/image.h"
@@ -85,22 +87,27 @@ static bool read_content(di_reading *x, const di_value *content, const char *key
 
 /* The turn of the assistant that is being put together, and the results that follow its calls. */
 typedef struct turn {
-    di_message *m;  /* NULL: none is open */
-    bool has_text;  /* reasoning behind a text begins another turn */
-    di_part *parts; /* grown by copying; capacities double */
-    size_t part_capacity, call_capacity;
-    di_buffer reasoning;    /* of m, still growing */
-    bool results;           /* results of its calls have begun */
-    di_message **result_of; /* by call: its result */
+    di_message *m; /* NULL: none is open */
+    bool has_text; /* reasoning behind a text begins another turn */
+    size_t part_capacity, call_capacity, result_capacity; /* of arrays that grow in the pool */
+    di_message **results; /* by call: its result, NULL while it is missing */
     size_t answered;
-    di_open_calls open;
+    di_buffer reasoning; /* of m, still growing */
 } turn;
+
+/* A call of the input, found by its id. */
+typedef struct known_call {
+    di_str id;
+    size_t turn, place;
+} known_call;
 
 typedef struct input {
     di_reading *x;
     turn t;
-    di_call *all_calls; /* of the whole input, to find ids that come twice */
-    size_t num_calls, call_capacity;
+    size_t turn_number;
+    known_call *calls; /* a hash table; the seed is not the client's to know */
+    size_t num_calls, num_slots;
+    uint64_t seed;
 } input;
 
 /* Doubles an array in the pool; what is left behind is freed with it. */
@@ -127,32 +134,34 @@ static bool settle_reasoning(input *in) {
     return ok;
 }
 
+static bool is_answered(const turn *t) {
+    return !t->m || t->answered == t->m->call_count;
+}
+
 /* Results go into the conversation in the order of their calls. */
 static bool end_turn(input *in) {
     turn *t = &in->t;
     di_conversation *c = &in->x->r->conversation;
-    if (!t->m) {
-        return true;
-    }
-    for (size_t i = 0; i < t->m->call_count; i++) {
-        if (!t->results || !t->result_of[i]) {
+    for (size_t i = 0; t->m && i < t->m->call_count; i++) {
+        if (!t->results[i]) {
             return di_fail(in->x->err, DI_ERR_ARGUMENT, "No tool output found for tool call %.*s.",
                            di_str_shown(t->m->calls[i].id, 128), t->m->calls[i].id.data);
         }
-        c->last->next = t->result_of[i];
-        c->last = t->result_of[i];
+        c->last->next = t->results[i];
+        c->last = t->results[i];
         c->message_count++;
     }
     bool ok = settle_reasoning(in);
     di_buffer kept = t->reasoning;
     *t = (turn){.reasoning = kept};
+    in->turn_number++;
     return ok;
 }
 
 /* The open turn of the assistant, or a new one. */
 static bool begin_turn(input *in, bool fresh) {
     turn *t = &in->t;
-    if (t->m && !fresh && !t->results) {
+    if (t->m && !fresh) {
         return true;
     }
     if (!end_turn(in)) {
@@ -168,10 +177,14 @@ static bool add_reasoning(input *in, const di_value *item, const char *where) {
     if (!di_field_array(item, where, "content", DI_OPTIONAL, &content, in->x->err)) {
         return false;
     }
+    bool called = in->t.m && in->t.m->call_count > 0;
+    if (called && !end_turn(in)) {
+        return false;
+    }
     if (!content) {
         return true;
     }
-    if (!begin_turn(in, in->t.has_text || (in->t.m && in->t.m->call_count > 0))) {
+    if (!begin_turn(in, in->t.has_text)) {
         return false;
     }
     for (size_t i = 0; i < content->array.count; i++) {
@@ -198,8 +211,8 @@ static bool add_reasoning(input *in, const di_value *item, const char *where) {
 static bool add_assistant_text(input *in, const di_value *content, size_t index) {
     di_message text = {.role = DI_ROLE_ASSISTANT};
     turn *t = &in->t;
-    bool fresh = t->m && t->m->call_count > 0;
-    if (!begin_turn(in, fresh) || !read_content(in->x, content, "content", index, false, &text)) {
+    bool called = t->m && t->m->call_count > 0;
+    if (!begin_turn(in, called) || !read_content(in->x, content, "content", index, false, &text)) {
         return false;
     }
     for (size_t i = 0; i < text.part_count; i++) {
@@ -243,23 +256,63 @@ static bool read_message(input *in, const di_value *item, size_t index, const ch
 
 /* ---- calls ---- */
 
+static size_t slot_of(const input *in, di_str id) {
+    size_t i = (size_t)XXH3_64bits_withSeed(id.data, id.size, in->seed) & (in->num_slots - 1);
+    while (in->calls[i].id.data && !di_str_equal(in->calls[i].id, id)) {
+        i = (i + 1) & (in->num_slots - 1);
+    }
+    return i;
+}
+
+/* Keeps the table at most half full. */
+static bool make_slots(input *in) {
+    if (2 * (in->num_calls + 1) <= in->num_slots) {
+        return true;
+    }
+    known_call *old = in->calls;
+    size_t count = in->num_slots;
+    in->num_slots = count ? count * 2 : 16;
+    in->calls = di_calloc(in->num_slots, sizeof *in->calls);
+    for (size_t i = 0; in->calls && i < count; i++) {
+        if (old[i].id.data) {
+            in->calls[slot_of(in, old[i].id)] = old[i];
+        }
+    }
+    di_free(old);
+    return in->calls || di_fail(in->x->err, DI_ERR_NO_MEMORY, "no memory for calls");
+}
+
+static bool note_call(input *in, di_str id, size_t place) {
+    if (!make_slots(in)) {
+        return false;
+    }
+    size_t slot = slot_of(in, id);
+    if (in->calls[slot].id.data) {
+        return di_fail(in->x->err, DI_ERR_ARGUMENT, "Duplicate 'call_id': %.*s.",
+                       di_str_shown(id, 128), id.data);
+    }
+    in->calls[slot] = (known_call){id, in->turn_number, place};
+    in->num_calls++;
+    return true;
+}
+
+/* Calls may go on behind results as long as one is missing. */
 static bool add_call(input *in, di_call call) {
     turn *t = &in->t;
-    if (!begin_turn(in, false)) {
+    bool fresh = t->m && t->m->call_count > 0 && is_answered(t);
+    if (!begin_turn(in, fresh) || !note_call(in, call.id, t->m->call_count)) {
         return false;
     }
-    di_call *moved = grow(in->x, t->m->calls, t->m->call_count, &t->call_capacity, sizeof *moved);
-    if (!moved) {
+    size_t count = t->m->call_count;
+    di_call *calls = grow(in->x, t->m->calls, count, &t->call_capacity, sizeof *calls);
+    di_message **results = grow(in->x, t->results, count, &t->result_capacity, sizeof *results);
+    if (!calls || !results) {
         return false;
     }
-    t->m->calls = moved;
+    t->m->calls = calls;
+    t->results = results;
+    t->results[count] = NULL;
     t->m->calls[t->m->call_count++] = call;
-    di_call *all = grow(in->x, in->all_calls, in->num_calls, &in->call_capacity, sizeof *all);
-    if (!all) {
-        return false;
-    }
-    in->all_calls = all;
-    in->all_calls[in->num_calls++] = call;
     return true;
 }
 
@@ -307,42 +360,30 @@ static bool read_custom_call(input *in, const di_value *item, const char *where)
     return ok && add_call(in, call);
 }
 
-static bool begin_results(input *in) {
-    turn *t = &in->t;
-    size_t twice;
-    if (t->results || !t->m) {
-        return true;
-    }
-    t->results = true;
-    t->result_of = di_pool_take(in->x->pool, t->m->call_count, sizeof(di_message *), in->x->err);
-    return t->result_of && di_open_calls_set(&t->open, in->x->pool, t->m->calls, t->m->call_count,
-                                             &twice, in->x->err);
-}
-
 static bool read_output(input *in, const di_value *item, size_t index, const char *where) {
     di_reading *x = in->x;
-    turn *t = &in->t;
     di_str id;
     bool ok;
     const di_value *output = di_field(item, where, "output", DI_NEEDED, &ok, x->err);
     di_message *m = di_pool_take(x->pool, 1, sizeof *m, x->err);
     if (!output || !m || !di_field_string(item, where, "call_id", DI_NEEDED, &id, NULL, x->err) ||
-        !read_content(x, output, "output", index, true, m) || !begin_results(in)) {
+        !read_content(x, output, "output", index, true, m)) {
         return false;
     }
     m->role = DI_ROLE_TOOL;
     m->call_id = id;
-    di_open_call *call = t->m ? di_open_calls_find(&t->open, id) : NULL;
-    if (!call) {
+    const known_call *call = in->num_calls > 0 ? &in->calls[slot_of(in, id)] : NULL;
+    if (!call || !call->id.data) {
         return di_fail(x->err, DI_ERR_ARGUMENT,
                        "No tool call found for tool output with call_id %.*s.",
                        di_str_shown(id, 128), id.data);
     }
-    if (t->result_of[call->place]) {
+    if (call->turn != in->turn_number || in->t.results[call->place]) {
         return di_fail(x->err, DI_ERR_ARGUMENT, "Duplicate tool output for call_id: %.*s.",
                        di_str_shown(id, 128), id.data);
     }
-    t->result_of[call->place] = m;
+    in->t.results[call->place] = m;
+    in->t.answered++;
     return true;
 }
 
@@ -375,24 +416,16 @@ static bool read_item(input *in, const di_value *item, size_t index) {
         di_value_is_string(type, "custom_tool_call_output")) {
         return read_output(in, item, index, where);
     }
+    if (di_value_is_string(type, "web_search_call") && !is_answered(&in->t)) {
+        return end_turn(in); /* nothing but results may stand behind a call */
+    }
     return !in->x->o->server || /* the recipe leaves out what it does not know */
            di_fail(in->x->err, DI_ERR_ARGUMENT, "%s: items of type \"%.*s\" are not supported",
                    where, di_str_shown(type->string, 64), type->string.data);
 }
 
-static bool check_ids(const input *in) {
-    di_open_calls all;
-    size_t twice;
-    if (!di_open_calls_set(&all, in->x->pool, in->all_calls, in->num_calls, &twice, in->x->err)) {
-        return false;
-    }
-    return twice == SIZE_MAX ||
-           di_fail(in->x->err, DI_ERR_ARGUMENT, "Duplicate 'call_id': %.*s.",
-                   di_str_shown(in->all_calls[twice].id, 128), in->all_calls[twice].id.data);
-}
-
 static bool read_items(di_reading *x, const di_value *list) {
-    input in = {.x = x};
+    input in = {.x = x, .seed = (uint64_t)(uintptr_t)x->pool->last};
     bool ok = true;
     if (list->array.count == 0) {
         return di_fail(x->err, DI_ERR_ARGUMENT, "Input items array must not be empty");
@@ -400,8 +433,9 @@ static bool read_items(di_reading *x, const di_value *list) {
     for (size_t i = 0; ok && i < list->array.count; i++) {
         ok = read_item(&in, &list->array.items[i], i);
     }
-    ok = ok && check_ids(&in) && end_turn(&in);
+    ok = ok && end_turn(&in);
     di_buffer_free(&in.t.reasoning);
+    di_free(in.calls);
     return ok;
 }
 
@@ -583,10 +617,11 @@ static bool read_tool(di_reading *x, const di_value *object, size_t index) {
     if (di_str_is(type, "custom")) {
         return read_custom(x, object, where);
     }
-    if (x->o->responses_web_search_fails && di_str_starts(type, "web_search")) {
+    bool web_search = di_str_is(type, "web_search") || di_str_is(type, "web_search_2025_08_26");
+    if (web_search && x->o->responses_web_search_fails) {
         return di_fail(x->err, DI_ERR_ARGUMENT, "Server tools are not supported");
     }
-    return !x->o->server || di_str_starts(type, "web_search") ||
+    return !x->o->server || web_search ||
            di_fail(x->err, DI_ERR_ARGUMENT, "%s: tools of type \"%.*s\" are not supported", where,
                    di_str_shown(type, 64), type.data);
 }
@@ -683,7 +718,10 @@ static bool read_logprobs(di_reading *x) {
                        "Invalid top_logprobs value, the valid range of top_logprobs is [0, 20].");
     }
     f->top_logprobs = (uint32_t)top;
-    for (size_t i = 0; di_value_is(include, DI_VALUE_ARRAY) && i < include->array.count; i++) {
+    f->logprobs = f->has_top_logprobs;
+    for (size_t i = 0;
+         x->o->server && di_value_is(include, DI_VALUE_ARRAY) && i < include->array.count;
+         i++) { /* that this asks for them too is left out by the recipe */
         f->logprobs |= di_value_is_string(&include->array.items[i], "message.output_text.logprobs");
     }
     return true;

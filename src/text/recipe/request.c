@@ -155,13 +155,14 @@ static bool read_sampling(di_reading *x) {
     if (x->o->server) {
         return true;
     }
+    bool calls = x->tool_count > 0 && x->choice != DI_CHOICE_NONE;
     if (c->thinking) {
         f->temperature = 1;
     }
     if (c->version == DI_MODEL_V41) {
         f->top_p = !c->thinking ? 1 : f->top_p < 0.95F ? 0.95F : f->top_p;
     } else if (c->thinking) {
-        f->top_p = 1;
+        f->top_p = calls ? 0.95F : 1;
     }
     return true;
 }
@@ -411,17 +412,18 @@ static bool resolve_format(di_reading *x) {
 
 /* ---- the history ---- */
 
-static bool resolve_reasoning(di_reading *x) {
-    di_conversation *c = &x->r->conversation;
-    for (di_message *m = c->first; m; m = m->next) {
-        bool missing = c->thinking && m->role == DI_ROLE_ASSISTANT && !m->has_reasoning;
-        if (missing && m->call_count > 0 && x->o->reject_missing_reasoning) {
-            return di_fail(x->err, DI_ERR_ARGUMENT,
-                           "The `%s` in the thinking mode must be passed back to the API.",
-                           x->reasoning_missing);
-        }
+/* Reasoning that is missing is none; or, behind the user's last message, an error. */
+static bool check_reasoning(const di_reading *x) {
+    const di_conversation *c = &x->r->conversation;
+    bool missing = false;
+    for (const di_message *m = c->first; m; m = m->next) {
+        missing = m->role != DI_ROLE_USER &&
+                  (missing || (m->role == DI_ROLE_ASSISTANT && !m->has_reasoning));
     }
-    return true;
+    return !missing || !c->thinking || !x->o->reject_missing_reasoning ||
+           di_fail(x->err, DI_ERR_ARGUMENT,
+                   "The `%s` in the thinking mode must be passed back to the API.",
+                   x->reasoning_missing);
 }
 
 static bool resolve_prefix(di_reading *x) {
@@ -430,17 +432,19 @@ static bool resolve_prefix(di_reading *x) {
     if (open && x->tool_count > 0 && x->choice != DI_CHOICE_NONE) {
         return di_fail(x->err, DI_ERR_ARGUMENT, "Function call should not be used with prefix");
     }
-    x->r->parsing.stage = !c->thinking                   ? DI_STAGE_CHAT
-                          : !open                        ? DI_STAGE_REASONING_START
-                          : di_message_is_empty(c->last) ? DI_STAGE_REASONING_CONTINUATION
-                                                         : DI_STAGE_CONTENT_CONTINUATION;
+    bool empty = open && di_message_is_empty(c->last);
+    x->r->parsing.stage = !c->thinking                  ? DI_STAGE_CHAT
+                          : !open                       ? DI_STAGE_REASONING_START
+                          : !empty                      ? DI_STAGE_CONTENT_CONTINUATION
+                          : c->last->reasoning.size > 0 ? DI_STAGE_REASONING_CONTINUATION
+                                                        : DI_STAGE_REASONING_START;
     return true;
 }
 
 static bool resolve(di_reading *x) {
     resolve_thinking(x);
-    return check_max_tokens(x) && read_sampling(x) && read_more_sampling(x) &&
-           resolve_reasoning(x) && resolve_choice(x) && resolve_prefix(x) &&
+    return check_max_tokens(x) && read_sampling(x) && read_more_sampling(x) && check_reasoning(x) &&
+           resolve_choice(x) && resolve_prefix(x) &&
            (x->r->conversation.tool_count == 0 || constrain_to_tools(x)) && resolve_format(x);
 }
 
