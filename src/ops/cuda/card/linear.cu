@@ -105,12 +105,12 @@ static __global__ void __launch_bounds__(TILE_THREADS, 1) many_rows(linear_call 
     }
     __syncthreads();
     tile_weights from = {{c.w.data, c.w.data}, {c.w.scale, c.w.scale}, {row0, row0 + 64}, last};
-    float total[2][COLS / 16][4];
+    float total[2][COLS / 32][4];
     tile_product<F, COLS>(shared, c.w, from, total);
 #pragma unroll
     for (int m = 0; m < 2; m++) {
 #pragma unroll
-        for (int t = 0; t < COLS / 16; t++) {
+        for (int t = 0; t < COLS / 32; t++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 int row = row0 + tile_row(m, i), col = col0 + tile_col<COLS>(t, i);

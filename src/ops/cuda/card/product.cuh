@@ -84,7 +84,7 @@ __device__ __forceinline__ weight_rows rows_of(const dk_matrix &w, const uint8_t
 
 /* ---- the queue of weights on their way ---------------------------------------------------------
  *
- * Each thread copies its own 16 bytes of a chunk (and the word that holds their scale) to shared
+ * Each thread copies its own 16 bytes of a chunk to shared
  * memory a stage (some chunks) ahead and reads them back itself: a queue of its own, without
  * barriers, that keeps enough reads under way whatever the registers hold. */
 
@@ -92,7 +92,6 @@ template <int MT> struct queue {
     enum { STAGES = 2, CHUNKS = MT == 1 ? 4 : MT == 2 ? 2 : 1 };
     struct stage {
         uint4 codes[CHUNKS][MT][2][32];
-        uint32_t scale[CHUNKS][MT][2][32];
     };
     stage stages[STAGES];
 };
@@ -101,11 +100,6 @@ __device__ __forceinline__ void copy_16(void *to, const void *from) {
     unsigned at = (unsigned)__cvta_generic_to_shared(to);
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(at), "l"(from)
                  : "memory");
-}
-
-__device__ __forceinline__ void copy_4(void *to, const void *from) {
-    unsigned at = (unsigned)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at), "l"(from) : "memory");
 }
 
 __device__ __forceinline__ void close_copies() {
@@ -117,7 +111,7 @@ template <int LEFT> __device__ __forceinline__ void wait_copies() {
     asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
 }
 
-/* Byte of a row's scales that the thread's codes of a chunk have, and the byte within its word. */
+/* Byte of a row's scales that the thread's codes of a chunk have. */
 template <int F> __device__ __forceinline__ int scale_byte(int chunk) {
     int t = threadIdx.x % 4;
     return F == DK_FP8 ? chunk * 2 + t / 2 : chunk * 4 + t;
@@ -137,15 +131,30 @@ __device__ __forceinline__ void fetch(typename queue<MT>::stage *to, const weigh
             for (int half = 0; half < 2; half++) {
                 copy_16(&to->codes[u][m][half][lane],
                         rows[m].codes + (rows[m].code_at[half] + (uint32_t)chunk * DK_CHUNK_BYTES));
-                if (F != DK_BF16) {
-                    copy_4(&to->scale[u][m][half][lane],
-                           rows[m].scale +
-                               (rows[m].scale_at[half] + (uint32_t)(scale_byte<F>(chunk) & ~3)));
-                }
             }
         }
     }
     close_copies();
+}
+
+/* Their scales, to registers: copying single bytes or words to shared memory is slow. */
+template <int F, int MT>
+__device__ __forceinline__ void load_scales(uint32_t (&scale)[queue<MT>::CHUNKS][MT][2],
+                                            const weight_rows (&rows)[MT], int first, int end) {
+#pragma unroll
+    for (int u = 0; u < queue<MT>::CHUNKS; u++) {
+#pragma unroll
+        for (int m = 0; m < MT; m++) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                scale[u][m][half] = 127;
+                if (F != DK_BF16 && first + u < end) {
+                    scale[u][m][half] = __ldg(rows[m].scale + (rows[m].scale_at[half] +
+                                                               (uint32_t)scale_byte<F>(first + u)));
+                }
+            }
+        }
+    }
 }
 
 /* ---- the product -----------------------------------------------------------------------------*/
@@ -193,7 +202,18 @@ __device__ __forceinline__ void slice_product(queue<MT> *q, const weight_rows (&
         }
     }
     int stage = 0;
+    uint32_t scale[CHUNKS][MT][2], next_scale[CHUNKS][MT][2];
+    load_scales<F, MT>(next_scale, rows, begin, end);
     for (int first = begin; first < end; first += CHUNKS) {
+#pragma unroll
+        for (int u = 0; u < CHUNKS; u++) {
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+                scale[u][m][0] = next_scale[u][m][0];
+                scale[u][m][1] = next_scale[u][m][1];
+            }
+        }
+        load_scales<F, MT>(next_scale, rows, first + CHUNKS, end);
         typename queue<MT>::stage *from = &q->stages[stage];
         uint4 x[AHEAD][NT][LOADS];
 #pragma unroll
@@ -215,14 +235,9 @@ __device__ __forceinline__ void slice_product(queue<MT> *q, const weight_rows (&
             uint4(&xu)[NT][LOADS] = x[AHEAD < CHUNKS ? 0 : u];
 #pragma unroll
             for (int m = 0; m < MT; m++) {
-                uint32_t lo[4 * LOADS], hi[4 * LOADS], scale[2] = {0, 0};
-                if (F != DK_BF16) {
-                    int shift = (scale_byte<F>(chunk) & 3) * 8;
-                    scale[0] = from->scale[u][m][0][lane] >> shift & 255;
-                    scale[1] = from->scale[u][m][1][lane] >> shift & 255;
-                }
-                decode<F>(from->codes[u][m][0][lane], scale[0], lo, &nan[m][0]);
-                decode<F>(from->codes[u][m][1][lane], scale[1], hi, &nan[m][1]);
+                uint32_t lo[4 * LOADS], hi[4 * LOADS];
+                decode<F>(from->codes[u][m][0][lane], scale[u][m][0], lo, &nan[m][0]);
+                decode<F>(from->codes[u][m][1][lane], scale[u][m][1], hi, &nan[m][1]);
 #pragma unroll
                 for (int i = 0; i < LOADS; i++) {
                     uint32_t a0[4] = {lo[4 * i], hi[4 * i], lo[4 * i + 1], hi[4 * i + 1]};
