@@ -15,7 +15,7 @@ typedef struct index_call {
     int source, ratio, heads, key_dim, k, max_blocks, block_size;
     const di_bf16 *q, *weights;
     int32_t *candidates, *topk;
-    bool build;
+    bool build, alone; /* alone: no team, all loops by this thread */
     /* one group of queries: rows first .. first + count of the sequence */
     int first, count;
     int64_t entries; /* most that any of them sees */
@@ -173,17 +173,27 @@ static void choose_all(void *arg, int64_t begin, int64_t end, int member) {
     }
 }
 
+/* The team's loop, or the caller's own. */
+static void loop(index_call *c, double work, int64_t n, di_team_pass *pass) {
+    if (c->alone) {
+        pass(c, 0, n, 0);
+    } else {
+        di_cpu_for(c->cpu, work, n, pass, c);
+    }
+}
+
+static double work_of(const index_call *c, int64_t rows, int64_t entries) {
+    return (double)rows * (double)entries * c->heads * c->key_dim / 4;
+}
+
 static void run_group(index_call *c) {
     bool direct = !c->candidates || c->build;
     int64_t chunks = (c->entries + CHUNK - 1) / CHUNK;
-    double work = (double)c->count * (double)c->entries * c->heads * c->key_dim / 4;
-    di_cpu_for(c->cpu, work, c->count, prepare_queries, c);
-    if (direct) {
-        di_cpu_for(c->cpu, work, chunks, score_chunks, c);
-    } else {
-        di_cpu_for(c->cpu, work, chunks * c->count, score_candidate_chunks, c);
-    }
-    di_cpu_for(c->cpu, work, c->count, choose_all, c);
+    double work = work_of(c, c->count, c->entries);
+    loop(c, work, c->count, prepare_queries);
+    loop(c, work, direct ? chunks : chunks * c->count,
+         direct ? score_chunks : score_candidate_chunks);
+    loop(c, work, c->count, choose_all);
 }
 
 /* Places that a query's keys need: its visible entries, or those of all its candidate blocks. */
@@ -196,24 +206,90 @@ static int64_t places_needed(const index_call *c, int64_t entries) {
     return rounded < most ? rounded : most;
 }
 
+/* Most places that a row of the sequence needs; at least 1. */
+static int64_t most_places(const index_call *c, const di_seq_rows *seq) {
+    int64_t places = places_needed(c, (seq->pos0 + seq->num_rows) / c->ratio);
+    return places > 0 ? places : 1;
+}
+
+/* Memory of one thread for the chunk it is at. */
+static size_t chunk_floats(const index_call *c) {
+    return (CHUNK + DI_CPU_PAD_ROWS) * c->query_floats + (size_t)c->heads * CHUNK;
+}
+
+static void run_rows(index_call *c, int group) {
+    for (c->first = 0; c->first < c->seq->num_rows; c->first += group) {
+        int left = c->seq->num_rows - c->first;
+        c->count = left < group ? left : group;
+        c->entries = places_needed(c, visible(c, c->count - 1));
+        run_group(c);
+    }
+}
+
+/* One sequence by the whole team. */
 static void run_sequence(index_call *c) {
-    int64_t last = places_needed(c, (c->seq->pos0 + c->seq->num_rows) / c->ratio);
-    int64_t limit = KEYS_AT_ONCE / (last > 0 ? last : 1);
+    int64_t places = most_places(c, c->seq), limit = KEYS_AT_ONCE / places;
     int group = limit < c->cpu->threads    ? c->cpu->threads
                 : limit < c->seq->num_rows ? (int)limit
                                            : c->seq->num_rows;
     size_t queries = (size_t)group * (size_t)c->heads;
     c->query = di_cpu_scratch(c->cpu, DI_CPU_USE_A, queries, c->query_floats * sizeof(float));
     c->weight = di_cpu_scratch(c->cpu, DI_CPU_USE_B, queries, sizeof(float));
-    c->keys = di_cpu_scratch(c->cpu, DI_CPU_USE_LIST, (size_t)group,
-                             (size_t)(last > 0 ? last : 1) * sizeof *c->keys);
-    c->scratch = di_cpu_thread_scratch(
-        c->cpu, (CHUNK + DI_CPU_PAD_ROWS) * c->query_floats + (size_t)c->heads * CHUNK, &c->stride);
-    for (c->first = 0; !c->cpu->failed && c->first < c->seq->num_rows; c->first += group) {
-        int left = c->seq->num_rows - c->first;
-        c->count = left < group ? left : group;
-        c->entries = places_needed(c, visible(c, c->count - 1));
-        run_group(c);
+    c->keys =
+        di_cpu_scratch(c->cpu, DI_CPU_USE_LIST, (size_t)group, (size_t)places * sizeof *c->keys);
+    c->scratch = di_cpu_thread_scratch(c->cpu, chunk_floats(c), &c->stride);
+    if (!c->cpu->failed) {
+        run_rows(c, group);
+    }
+}
+
+/* Many small sequences: each by one member, with memory of its own. */
+typedef struct sequences_loop {
+    const index_call *call;
+    size_t queries; /* most of one sequence: rows times heads */
+    float *memory;
+    size_t stride;
+} sequences_loop;
+
+static void run_sequences(void *arg, int64_t begin, int64_t end, int member) {
+    const sequences_loop *l = arg;
+    index_call c = *l->call;
+    c.alone = true;
+    c.query = l->memory + (size_t)member * l->stride;
+    c.weight = c.query + l->queries * c.query_floats;
+    c.scratch = c.weight + l->queries;
+    c.keys = (uint32_t *)(c.scratch + chunk_floats(&c));
+    for (int64_t s = begin; s < end; s++) {
+        c.seq = &c.step->seqs[s];
+        run_rows(&c, c.seq->num_rows);
+    }
+}
+
+static void run(index_call *c) {
+    const di_step *step = c->step;
+    double total = 0, largest = 0;
+    int64_t rows = 0, keys = 0; /* the most of one sequence */
+    for (int s = 0; s < step->num_seqs; s++) {
+        const di_seq_rows *seq = &step->seqs[s];
+        int64_t places = most_places(c, seq);
+        double work = work_of(c, seq->num_rows, places);
+        total += work;
+        largest = work > largest ? work : largest;
+        rows = seq->num_rows > rows ? seq->num_rows : rows;
+        keys = seq->num_rows * places > keys ? seq->num_rows * places : keys;
+    }
+    if (largest > total / c->cpu->threads || keys > KEYS_AT_ONCE / c->cpu->threads) {
+        for (int s = 0; s < step->num_seqs && !c->cpu->failed; s++) {
+            c->seq = &step->seqs[s];
+            run_sequence(c);
+        }
+        return;
+    }
+    sequences_loop l = {.call = c, .queries = (size_t)rows * (size_t)c->heads};
+    size_t floats = l.queries * (c->query_floats + 1) + chunk_floats(c) + (size_t)keys;
+    l.memory = di_cpu_thread_scratch(c->cpu, floats, &l.stride);
+    if (l.memory) {
+        di_cpu_for(c->cpu, total, step->num_seqs, run_sequences, &l);
     }
 }
 
@@ -237,8 +313,7 @@ void di_cpu_index_topk(di_backend *be, const di_step *step, int source, int rati
         .build = build,
         .query_floats = di_cpu_row_floats(key_dim),
     };
-    for (int s = 0; s < step->num_seqs && !c.cpu->failed; s++) {
-        c.seq = &step->seqs[s];
-        run_sequence(&c);
+    if (!c.cpu->failed && step->num_seqs > 0) {
+        run(&c);
     }
 }
