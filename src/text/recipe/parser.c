@@ -116,6 +116,10 @@ struct di_parser {
     bool in_call;
     int stop;
 
+    int owed; /* a pattern that was found and whose piece is not given out yet; -1: none */
+    stage owed_stage;
+    size_t owed_text;
+
     /* repair mode */
     di_buffer value, scratch; /* a raw value; a piece in the making */
     di_buffer seen;           /* names of this call's parameters, NUL-terminated */
@@ -330,8 +334,13 @@ static size_t text_of(const di_parser *p, size_t end) {
     return i < p->num_borders ? p->borders[i].in_text : 0;
 }
 
+static bool settle(di_parser *p, di_error *err);
+
 /* Gives out held bytes up to `end` as the stage's text, cut at the borders. */
 static bool flush(di_parser *p, size_t end, di_error *err) {
+    if (p->begin < end && !settle(p, err)) {
+        return false;
+    }
     while (p->begin < end) {
         while (p->borders[p->first_border].end <= p->begin) {
             p->first_border++;
@@ -449,81 +458,93 @@ static stage after_reasoning(const di_parser *p) {
     return p->how->json ? BEFORE_JSON : CONTENT;
 }
 
-/* A pattern is complete: what stands before it was given out already. */
-static bool found(di_parser *p, int pattern, size_t in_text, di_error *err) {
-    bool ok = true;
-    if (pattern >= NUM_FIXED) {
-        p->stop = pattern - NUM_FIXED;
-        enter(p, DONE, false);
-        return true;
-    }
+/* Gives out what the last pattern that was found says. That waits until it is known what follows,
+ * so that it goes with the text that it is from. */
+static bool settle(di_parser *p, di_error *err) {
+    int pattern = p->owed;
+    p->owed = -1;
     switch (pattern) {
-    case THINK_END:
-        enter(p, after_reasoning(p), true);
-        break;
-    case STRAY_THINK_END:
-        enter(p, p->stage, false);
-        break;
-    case LEADING_NEWLINE:
-        enter(p, p->stage, true);
-        break;
-    case BLOCK:
-        enter(p, CALLS, false);
-        break;
-    case FENCE_JSON:
-    case FENCE:
-        enter(p, JSON, false);
-        break;
     case BRACE:
     case BRACKET:
-        enter(p, JSON, false);
-        ok = emit(p, DI_PIECE_CONTENT, pattern == BRACE ? DI_STR("{") : DI_STR("["), DI_STR(""),
-                  in_text, err);
-        break;
-    case FENCE_END:
-        enter(p, BEHIND_JSON, false);
-        break;
-    case INVOKE:
-        p->name.size = 0;
-        enter(p, NAME, false);
-        break;
-    case BLOCK_END_V4:
-    case BLOCK_END_V41:
-        enter(p, DONE, false);
-        break;
+        return emit(p, DI_PIECE_CONTENT, pattern == BRACE ? DI_STR("{") : DI_STR("["), DI_STR(""),
+                    p->owed_text, err);
     case NAME_END:
-        enter(p, ARGUMENTS, false);
-        ok = begin_call(p, in_text, err);
-        break;
+        return begin_call(p, p->owed_text, err);
     case NEXT_PARAMETER:
-        enter(p, PARAMETER, false);
-        ok = begin_parameter(p, in_text, err);
-        break;
+        return begin_parameter(p, p->owed_text, err);
     case PARAMETER_NAME_END:
     case PARAMETER_NAME_END_WHOLE:
-        enter(p, TYPE, false);
-        ok = end_parameter_name(p, in_text, err);
-        break;
+        return end_parameter_name(p, p->owed_text, err);
     case TYPE_TEXT:
     case TYPE_RAW:
-        enter(p, VALUE, false);
-        ok = begin_value(p, pattern == TYPE_TEXT, in_text, err);
-        break;
+        return begin_value(p, pattern == TYPE_TEXT, p->owed_text, err);
     case ANY_CLOSING:
     case PARAMETER_END_V4:
     case PARAMETER_END_V41:
-        if (p->stage == VALUE) {
-            enter(p, ARGUMENTS, false);
-            ok = end_value(p, in_text, err);
-        } else {
-            enter(p, CALLS, false);
-            ok = end_call(p, in_text, err);
-        }
-        break;
+        return p->owed_stage == VALUE ? end_value(p, p->owed_text, err)
+                                      : end_call(p, p->owed_text, err);
     default:
-        break;
+        return true;
     }
-    return ok;
+}
+
+/* Where a pattern leads to; *leading: newlines that follow are dropped. */
+static stage next_stage(const di_parser *p, int pattern, bool *leading) {
+    *leading = pattern == THINK_END || pattern == LEADING_NEWLINE;
+    switch (pattern) {
+    case THINK_END:
+        return after_reasoning(p);
+    case BLOCK:
+        return CALLS;
+    case FENCE_JSON:
+    case FENCE:
+    case BRACE:
+    case BRACKET:
+        return JSON;
+    case FENCE_END:
+        return BEHIND_JSON;
+    case INVOKE:
+        return NAME;
+    case NAME_END:
+        return ARGUMENTS;
+    case NEXT_PARAMETER:
+        return PARAMETER;
+    case PARAMETER_NAME_END:
+    case PARAMETER_NAME_END_WHOLE:
+        return TYPE;
+    case TYPE_TEXT:
+    case TYPE_RAW:
+        return VALUE;
+    case ANY_CLOSING:
+    case PARAMETER_END_V4:
+    case PARAMETER_END_V41:
+        return p->stage == VALUE ? ARGUMENTS : CALLS;
+    case STRAY_THINK_END:
+    case LEADING_NEWLINE:
+        return p->stage;
+    default:
+        return DONE; /* the block's end, a stop text */
+    }
+}
+
+/* A pattern is complete: what stands before it was given out already. */
+static bool found(di_parser *p, int pattern, size_t in_text, di_error *err) {
+    bool leading;
+    if (!settle(p, err)) {
+        return false;
+    }
+    if (pattern >= NUM_FIXED) {
+        p->stop = pattern - NUM_FIXED;
+    }
+    if (pattern == INVOKE) {
+        p->name.size = 0;
+    }
+    p->owed = pattern;
+    p->owed_stage = p->stage;
+    p->owed_text = in_text;
+    stage next = next_stage(p, pattern, &leading);
+    enter(p, next, leading);
+    return true;
 }
 
 /* Takes the byte at `scanned`. Bytes that may belong to a pattern end the time of leading newlines
@@ -564,6 +585,9 @@ static bool flush_decided(di_parser *p, di_error *err) {
         most = n > most ? n : most;
     }
     size_t decided = p->scanned - most;
+    if ((most == 0 || decided > p->begin) && !settle(p, err)) {
+        return false;
+    }
     for (size_t i = p->first_border; i < p->num_borders && p->borders[i].end <= decided; i++) {
         end = p->borders[i].end;
     }
@@ -611,6 +635,9 @@ bool di_parser_push(di_parser *p, const char *text, size_t size, di_text_source 
     }
     if (p->stage == DONE) {
         p->begin = p->scanned = p->held.size;
+        if (!settle(p, err)) {
+            return false;
+        }
     } else if (!flush_decided(p, err)) {
         return false;
     }
@@ -631,7 +658,7 @@ static bool close_open_call(di_parser *p, size_t in_text, di_error *err) {
 
 bool di_parser_finish(di_parser *p, bool complete, di_error *err) {
     size_t in_text = text_of(p, p->held.size);
-    if (!flush(p, p->held.size, err)) {
+    if (!flush(p, p->held.size, err) || !settle(p, err)) {
         return false;
     }
     if (p->how->repair && complete && p->in_call && !close_open_call(p, in_text, err)) {
@@ -695,7 +722,7 @@ di_parser *di_parser_create(const di_parsing *how, di_piece_fn take, void *conte
     p->how = how;
     p->take = take;
     p->context = context;
-    p->stop = -1;
+    p->stop = p->owed = -1;
     if (!make_matchers(p, err)) {
         di_parser_destroy(p);
         return NULL;

@@ -20,6 +20,9 @@ static bool read_image_part(di_reading *x, const di_value *part, const char *whe
                        &detail, x->err)) {
         return false;
     }
+    if (di_hide_image(x, out)) {
+        return true;
+    }
     if (assistant) {
         return di_fail(x->err, DI_ERR_ARGUMENT, "Image in assistant message is not supported");
     }

@@ -62,6 +62,9 @@ static bool read_image(di_reading *x, const di_value *block, const char *where, 
         !di_field_type(source, where, sources, 3, &type, x->err)) {
         return false;
     }
+    if (di_hide_image(x, out)) {
+        return true;
+    }
     if (type == 2) {
         return di_fail(x->err, DI_ERR_ARGUMENT,
                        "%s: file_id is not supported. Pass the image as a base64 data url instead.",
@@ -111,10 +114,11 @@ static bool add_image(di_reading *x, open_message *o, const di_value *block, con
     } else {
         snprintf(path, sizeof path, "messages.%zu.content[%zu]", o->index, index);
     }
-    if (!read_image(x, block, where, path, &o->m->parts[o->m->part_count++])) {
+    di_part *part = &o->m->parts[o->m->part_count++];
+    if (!read_image(x, block, where, path, part)) {
         return false;
     }
-    return o->m->role != DI_ROLE_ASSISTANT ||
+    return !part->image || o->m->role != DI_ROLE_ASSISTANT ||
            di_fail(x->err, DI_ERR_ARGUMENT, "Image in assistant message is unsupported");
 }
 
@@ -403,8 +407,7 @@ static bool tell_as_user(di_reading *x, di_message *m) {
     for (size_t i = 0; ok && i < m->part_count; i++) {
         const di_part *p = &m->parts[i];
         ok = (i == 0 || di_buffer_append_text(&text, "\n\n", x->err)) &&
-             (p->image ? di_buffer_append_text(&text, "[Unsupported Image]", x->err)
-                       : di_buffer_append(&text, p->text.data, p->text.size, x->err));
+             di_buffer_append(&text, p->text.data, p->text.size, x->err);
     }
     di_str told;
     ok = ok && di_buffer_append_text(&text, "\n</system-reminder>", x->err) &&
@@ -598,15 +601,15 @@ static bool read_tools(di_reading *x) {
         }
     }
     for (size_t i = 0; x->tools && i < x->tool_count; i++) {
+        if (x->r->conversation.version == DI_MODEL_V4) {
+            x->tools[i].deferred = false; /* it has no way to show them later */
+        }
         deferred += x->tools[i].deferred;
     }
     if (x->tools && deferred > 0 && deferred == x->tool_count) {
         return di_fail(x->err, DI_ERR_ARGUMENT,
                        "tools: at least one tool must have defer_loading=false. All tools cannot "
                        "be deferred.");
-    }
-    for (size_t i = 0; x->r->conversation.version == DI_MODEL_V4 && i < x->tool_count; i++) {
-        x->tools[i].deferred = false; /* V4 has no way to show them later */
     }
     return x->tools && di_check_tool_names(x);
 }

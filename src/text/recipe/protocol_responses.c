@@ -24,6 +24,9 @@ static bool read_image_part(di_reading *x, const di_value *part, const char *whe
                        &detail, x->err)) {
         return false;
     }
+    if (di_hide_image(x, out)) {
+        return true;
+    }
     if (has_url == has_file) {
         return di_fail(x->err, DI_ERR_ARGUMENT, "%s: input_image %s", where,
                        has_url ? "cannot have both image_url and file_id"

@@ -42,6 +42,9 @@ bool di_read_max_tokens(di_reading *x, const char *key);
 /* Refuses, in server mode only, a field that would be ignored though it changes the meaning. */
 bool di_refuse_field(const di_reading *x, const char *key);
 
+/* V4 does not see images and is told so: makes the part that text. False in V4.1. */
+bool di_hide_image(const di_reading *x, di_part *part);
+
 /* ---- tools ---- */
 
 /* 1 to 128 of [A-Za-z0-9_-]. */

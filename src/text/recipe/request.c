@@ -122,6 +122,14 @@ bool di_refuse_field(const di_reading *x, const char *key) {
     return di_fail(x->err, DI_ERR_ARGUMENT, "%s is not supported", key);
 }
 
+bool di_hide_image(const di_reading *x, di_part *part) {
+    if (x->r->conversation.version != DI_MODEL_V4) {
+        return false;
+    }
+    part->text = DI_STR("[Unsupported Image]");
+    return true;
+}
+
 /* ---- sampling ---- */
 
 static bool read_share(di_reading *x, const char *key, double low, double high, bool open_low,
@@ -412,13 +420,15 @@ static bool resolve_format(di_reading *x) {
 
 /* ---- the history ---- */
 
-/* Reasoning that is missing is none; or, behind the user's last message, an error. */
+/* Reasoning that is missing is none; or, in the turn that still goes on, an error if tools are in
+ * play. */
 static bool check_reasoning(const di_reading *x) {
     const di_conversation *c = &x->r->conversation;
     bool missing = false;
     for (const di_message *m = c->first; m; m = m->next) {
-        missing = m->role != DI_ROLE_USER &&
-                  (missing || (m->role == DI_ROLE_ASSISTANT && !m->has_reasoning));
+        bool lacks = m->role == DI_ROLE_ASSISTANT && !m->has_reasoning &&
+                     (m->call_count > 0 || x->tool_count > 0);
+        missing = m->role != DI_ROLE_USER && (missing || lacks);
     }
     return !missing || !c->thinking || !x->o->reject_missing_reasoning ||
            di_fail(x->err, DI_ERR_ARGUMENT,
@@ -431,6 +441,10 @@ static bool resolve_prefix(di_reading *x) {
     bool open = c->last && c->last->prefix;
     if (open && x->tool_count > 0 && x->choice != DI_CHOICE_NONE) {
         return di_fail(x->err, DI_ERR_ARGUMENT, "Function call should not be used with prefix");
+    }
+    if (open && c->format == DI_FORMAT_JSON) {
+        return di_fail(x->err, DI_ERR_ARGUMENT,
+                       "response_format json_object should not be used with prefix");
     }
     bool empty = open && di_message_is_empty(c->last);
     x->r->parsing.stage = !c->thinking                  ? DI_STAGE_CHAT
