@@ -9,7 +9,7 @@
 /* the model and how it runs */
 OPTION(MODEL, "model", 'm', PATH, 0, 0, "", "DIR", true, IN_MODEL,
        "Folder of the model: config.json, tokenizer.json and the safetensors files.")
-OPTION(TOKENIZER, "tokenizer", 0, PATH, 0, 0, "", "FILE", false, IN_RECIPE,
+OPTION(TOKENIZER, "tokenizer", 0, PATH, 0, 0, "", "FILE", false, IN_RECIPE | IN_GRAMMAR,
        "tokenizer.json to use instead of a model's.")
 OPTION(SERVER, "server", 0, FLAG, 0, 0, "no", "", false, IN_RECIPE,
        "Read requests and answers as the server does, not as DeepSeek's recipe does to the letter.")
@@ -121,8 +121,6 @@ OPTION(CHECK, "check", 0, FLAG, 0, 0, "no", "", false, IN_INSPECT,
 /* grammar */
 OPTION(TYPE, "type", 0, CHOICE, 0, 0, "", "json_schema|regex|ebnf", false, IN_GRAMMAR,
        "What the schemas are.")
-OPTION(TOKENIZER, "tokenizer", 0, PATH, 0, 0, "", "FILE", false, IN_GRAMMAR,
-       "The tokenizer.json to use, instead of the model's.")
 OPTION(ANY_ORDER, "any-order", 0, FLAG, 0, 0, "no", "", false, IN_GRAMMAR,
        "JSON: properties may come in any order, not only in the schema's.")
 OPTION(STRICT, "strict", 0, FLAG, 0, 0, "no", "", false, IN_GRAMMAR,
