@@ -87,7 +87,7 @@ bool di_read_stops(di_reading *x, const di_value *list, const char *where) {
     for (size_t i = 0; i < count; i++) {
         stops[i] = items[i].string;
         if (stops[i].size == 0) {
-            char place[16] = "";
+            char place[32] = "";
             if (list->type == DI_VALUE_ARRAY) {
                 snprintf(place, sizeof place, "[%zu]", i);
             }
