@@ -24,7 +24,7 @@ done
 here=$PWD/build/device
 [ -x "$here/bin/deepinfer" ] || { echo 'device-check: run scripts/device-pack.sh first' >&2; exit 2; }
 export LD_LIBRARY_PATH=$here/lib:${LD_LIBRARY_PATH-}
-export DEEPINFER_CUDA_LIBRARY=$here/bin/libdeepinfer-cuda.so
+export DI_CUDA_LIBRARY=$here/bin/libdeepinfer-cuda.so
 export TESTDATA=$here/testdata CMOCKA_MESSAGE_OUTPUT=TAP LC_ALL=C.UTF-8
 if [ ! -d "$TESTDATA" ]; then
     mkdir -p "$TESTDATA" && tar -C "$TESTDATA" -xJf "$here/testdata.tar.xz" || exit 2

@@ -34,7 +34,7 @@ static void own_folder(char *folder, size_t size) {
 /* Beside the program, where `make install` puts it, or where the system looks for libraries. The
  * handle is never closed: the CUDA runtime does not like to be unloaded. */
 static void *open_part(char *why, size_t size) {
-    const char *given = getenv("DEEPINFER_CUDA_LIBRARY");
+    const char *given = getenv("DI_CUDA_LIBRARY");
     char folder[PATH_MAX], path[PATH_MAX + 64];
     void *part = NULL;
     own_folder(folder, sizeof folder);

@@ -153,6 +153,7 @@ static __device__ void softmax(const shared_parts &s, int begin) {
         for (int step = 8; step > 0; step /= 2) {
             sum += __shfl_down_sync(0xffffffffu, sum, step);
         }
+        __syncwarp(); /* all have read the old peak */
         if (lane == 0) {
             float fade = exp32(old - top);
             s.total[h] = s.total[h] * fade + sum;

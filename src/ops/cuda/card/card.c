@@ -70,7 +70,7 @@ static bool synchronise(di_backend *be, di_error *err) {
     }
     return di_fail(
         err, DI_ERR_INTERNAL, "cuda:%d: %s: %s%s", c->device, op, cudaGetErrorString(fault),
-        c->watch || strcmp(op, "sync") != 0 ? "" : " (DEEPINFER_CUDA_SYNC=1 names the operation)");
+        c->watch || strcmp(op, "sync") != 0 ? "" : " (DI_CUDA_SYNC=1 names the operation)");
 }
 
 /* ---- buffers ----------------------------------------------------------------------------------*/
@@ -205,7 +205,7 @@ static di_backend *create(int device, di_error *err) {
         di_fail(err, DI_ERR_NO_MEMORY, "no memory for the cuda backend");
         return NULL;
     }
-    const char *watch = getenv("DEEPINFER_CUDA_SYNC");
+    const char *watch = getenv("DI_CUDA_SYNC");
     c->base.ops = &di_card_ops;
     c->device = device;
     c->watch = watch && *watch && strcmp(watch, "0") != 0;

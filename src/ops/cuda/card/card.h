@@ -73,7 +73,7 @@ typedef struct di_card {
     unsigned char *staging; /* the next step, packed */
     size_t staging_capacity;
 
-    bool watch;           /* DEEPINFER_CUDA_SYNC: wait after every op, to name the one at fault */
+    bool watch;           /* DI_CUDA_SYNC: wait after every op, to name the one at fault */
     const char *op;       /* running */
     const char *fault_op; /* first fault since the last sync; NULL: none */
     cudaError_t fault;

@@ -72,7 +72,7 @@ typedef struct dk_tile { /* up to 8 * NT uses of one expert */
 
 typedef struct dk_moe {
     int n, top_k, num_experts, d, inter;
-    int tile_rows, max_tiles; /* rows of a tile: 8, 16, 32, or 64 for prefill */
+    int tile_rows, max_tiles; /* rows of a tile: 8, 16 or 32 */
     const int32_t *experts;   /* [n, top_k] */
     const float *weights;     /* [n, top_k] */
     const dk_expert *table;   /* [num_experts], on the card */
@@ -80,17 +80,16 @@ typedef struct dk_moe {
     const dk_expert *shared;  /* [1], on the card */
     dk_matrix shared_up, shared_down;
     float limit;
-    const dk_bf16 *x;              /* [n, d] */
-    dk_bf16 *x_routed;             /* prepared for the routed experts' format */
-    dk_bf16 *x_shared;             /* and for the shared one's; may be the same */
-    int32_t *num_tiles;            /* [1] */
-    dk_tile *tiles;                /* [max_tiles] */
-    int32_t *token, *place;        /* [n * top_k] */
-    float *weight;                 /* [n * top_k] */
-    dk_bf16 *mid, *mid_shared;     /* prepared t, [n * top_k, down.kp] and [n, shared_down.kp] */
-    dk_bf16 *plain, *plain_shared; /* t as it is, [n * top_k, down.k] and [n, ..]; tiles of 64 */
-    dk_bf16 *out;                  /* [n, top_k + 1, d] */
-    dk_bf16 *y;                    /* [n, d] */
+    const dk_bf16 *x;          /* [n, d] */
+    dk_bf16 *x_routed;         /* prepared for the routed experts' format */
+    dk_bf16 *x_shared;         /* and for the shared one's; may be the same */
+    int32_t *num_tiles;        /* [1] */
+    dk_tile *tiles;            /* [max_tiles] */
+    int32_t *token, *place;    /* [n * top_k] */
+    float *weight;             /* [n * top_k] */
+    dk_bf16 *mid, *mid_shared; /* prepared t, [n * top_k, down.kp] and [n, shared_down.kp] */
+    dk_bf16 *out;              /* [n, top_k + 1, d] */
+    dk_bf16 *y;                /* [n, d] */
 } dk_moe;
 
 void dk_moe_run(cudaStream_t s, const dk_moe *m);

@@ -122,8 +122,15 @@ static __global__ void __launch_bounds__(TILE_THREADS, 1) many_rows(linear_call 
     }
 }
 
+enum { TILE_COLS = 128, WORTH_TILES = 256 /* fewer leave too many multiprocessors idle */ };
+
+static long long tiles_of(const linear_call &c) {
+    return (long long)((c.n + TILE_COLS - 1) / TILE_COLS) * ((c.m + TILE_ROWS - 1) / TILE_ROWS) *
+           c.groups;
+}
+
 template <int F> static void launch_many(cudaStream_t s, const linear_call &c) {
-    enum { COLS = 128 };
+    enum { COLS = TILE_COLS };
     dim3 grid((c.n + COLS - 1) / COLS, (c.m + TILE_ROWS - 1) / TILE_ROWS, c.groups);
     size_t bytes = sizeof(tile_shared<F, COLS>);
     cudaFuncSetAttribute(many_rows<F, COLS>, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -138,7 +145,7 @@ template <int F> static void launch_format(cudaStream_t s, const linear_call &c)
         launch<F, 1, 2>(s, c);
     } else if (c.n <= 32) {
         launch<F, 2, 4>(s, c);
-    } else if (c.n <= 64) {
+    } else if (c.n <= 64 || tiles_of(c) < WORTH_TILES) {
         launch<F, 2, 8>(s, c);
     } else {
         launch_many<F>(s, c);

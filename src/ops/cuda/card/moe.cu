@@ -4,7 +4,7 @@
  * the worst case needs; blocks behind the last tile end at once.
  *
  * A row's result does not depend on the order in which tokens come to stand in a list. */
-#include "tile.cuh"
+#include "product.cuh"
 
 /* ---- router ----------------------------------------------------------------------------------*/
 
@@ -293,120 +293,6 @@ static __global__ void __launch_bounds__(256, NT == 1 ? 2 : 1) down(dk_moe c) {
     }
 }
 
-/* ---- products for many rows ------------------------------------------------------------------*/
-
-enum { MOE_COLS = 64 };
-
-/* The activation rows of a block's uses, then a barrier. */
-template <int F, bool SHARED>
-static __device__ void gather_rows(const dk_moe &c, const uses &u, tile_shared<F, MOE_COLS> *s,
-                                   const dk_bf16 *x, int kp, bool by_token) {
-    for (int i = threadIdx.x; i < MOE_COLS; i += TILE_THREADS) {
-        int use = u.first + min(i, u.count - 1);
-        int row = by_token && !SHARED ? c.token[use] : use;
-        s->row[i] = x + (size_t)row * kp;
-    }
-    __syncthreads();
-}
-
-/* t of 64 inner rows, not yet quantised, to `plain`: [uses, inner rows]. */
-template <int F, bool SHARED>
-static __device__ __forceinline__ void up_tile(const dk_moe &c, unsigned char *base) {
-    const dk_matrix &w = SHARED ? c.shared_up : c.up;
-    tile_shared<F, MOE_COLS> *s = (tile_shared<F, MOE_COLS> *)base;
-    uses u = uses_of<SHARED>(c, MOE_COLS);
-    int row0 = blockIdx.x * 64;
-    if (u.count <= 0 || row0 >= w.rows) {
-        return;
-    }
-    gather_rows<F, SHARED>(c, u, s, SHARED ? c.x_shared : c.x_routed, w.kp, true);
-    tile_weights from = {
-        {u.expert->w1, u.expert->w3}, {u.expert->s1, u.expert->s3}, {row0, row0}, w.rows - 1};
-    float total[2][MOE_COLS / 32][4];
-    tile_product(s, w, from, total);
-    dk_bf16 *plain = SHARED ? c.plain_shared : c.plain;
-#pragma unroll
-    for (int t = 0; t < MOE_COLS / 32; t++) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            int row = row0 + tile_row(0, i), col = tile_col<MOE_COLS>(t, i);
-            if (row < w.rows && col < u.count) {
-                float weight = SHARED ? 1.0f : c.weight[u.first + col];
-                plain[(size_t)(u.first + col) * w.rows + row] =
-                    swiglu(round_bf16(total[0][t][i]), round_bf16(total[1][t][i]), weight, c.limit);
-            }
-        }
-    }
-}
-
-template <int F, bool SHARED>
-static __device__ __forceinline__ void down_tile(const dk_moe &c, unsigned char *base) {
-    const dk_matrix &w = SHARED ? c.shared_down : c.down;
-    tile_shared<F, MOE_COLS> *s = (tile_shared<F, MOE_COLS> *)base;
-    uses u = uses_of<SHARED>(c, MOE_COLS);
-    int row0 = blockIdx.x * TILE_ROWS;
-    if (u.count <= 0) {
-        return;
-    }
-    gather_rows<F, SHARED>(c, u, s, SHARED ? c.mid_shared : c.mid, w.kp, false);
-    tile_weights from = {
-        {u.expert->w2, u.expert->w2}, {u.expert->s2, u.expert->s2}, {row0, row0 + 64}, w.rows - 1};
-    float total[2][MOE_COLS / 32][4];
-    tile_product(s, w, from, total);
-#pragma unroll
-    for (int t = 0; t < MOE_COLS / 32; t++) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            int col = tile_col<MOE_COLS>(t, i);
-            if (col >= u.count) {
-                continue;
-            }
-            size_t place = SHARED ? (size_t)(u.first + col) * (c.top_k + 1) + c.top_k
-                                  : (size_t)c.place[u.first + col];
-#pragma unroll
-            for (int m = 0; m < 2; m++) {
-                int row = row0 + tile_row(m, i);
-                if (row < w.rows) {
-                    c.out[place * c.d + row] = to_bf16(total[m][t][i]);
-                }
-            }
-        }
-    }
-}
-
-/* Grid: rows / 64 (or 128), tiles. */
-template <int F, int FS> static __global__ void __launch_bounds__(TILE_THREADS) up_many(dk_moe c) {
-    extern __shared__ __align__(16) unsigned char base[];
-    if ((int)blockIdx.y < shared_tiles(c, MOE_COLS)) {
-        up_tile<FS, true>(c, base);
-    } else {
-        up_tile<F, false>(c, base);
-    }
-}
-
-template <int F, int FS>
-static __global__ void __launch_bounds__(TILE_THREADS) down_many(dk_moe c) {
-    extern __shared__ __align__(16) unsigned char base[];
-    if ((int)blockIdx.y < shared_tiles(c, MOE_COLS)) {
-        down_tile<FS, true>(c, base);
-    } else {
-        down_tile<F, false>(c, base);
-    }
-}
-
-template <int F, int FS> static void launch_many(cudaStream_t s, const dk_moe &c) {
-    int tiles = (c.n + MOE_COLS - 1) / MOE_COLS + c.max_tiles;
-    int rows = max(c.up.rows, c.shared_up.rows);
-    size_t bytes = max(sizeof(tile_shared<F, MOE_COLS>), sizeof(tile_shared<FS, MOE_COLS>));
-    cudaFuncSetAttribute(up_many<F, FS>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-    cudaFuncSetAttribute(down_many<F, FS>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-    up_many<F, FS><<<dim3((rows + 63) / 64, tiles), TILE_THREADS, bytes, s>>>(c);
-    dk_prepare(s, c.plain, c.n * c.top_k, 1, c.down.k, c.down.kp, c.down.format, true, c.mid);
-    dk_prepare(s, c.plain_shared, c.n, 1, c.shared_down.k, c.shared_down.kp, c.shared_down.format,
-               true, c.mid_shared);
-    down_many<F, FS><<<dim3((c.d + TILE_ROWS - 1) / TILE_ROWS, tiles), TILE_THREADS, bytes, s>>>(c);
-}
-
 /* y = bf16(routed ones in ascending expert number, then the shared one). */
 static __global__ void combine(dk_moe c) {
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -440,10 +326,8 @@ template <int F, int FS> static void launch_rows(cudaStream_t s, const dk_moe &c
         launch<F, FS, 1>(s, c);
     } else if (c.tile_rows == 16) {
         launch<F, FS, 2>(s, c);
-    } else if (c.tile_rows == 32) {
-        launch<F, FS, 4>(s, c);
     } else {
-        launch_many<F, FS>(s, c);
+        launch<F, FS, 4>(s, c);
     }
 }
 

@@ -396,7 +396,7 @@ static size_t lay_out_lists(dk_moe *m, unsigned char *base) {
 static void choose_tiles(dk_moe *m) {
     int pairs = m->n * m->top_k, share = pairs / (m->num_experts > 0 ? m->num_experts : 1);
     int used = pairs < m->num_experts ? pairs : m->num_experts;
-    m->tile_rows = share <= 8 ? 8 : share <= 12 ? 16 : share <= 32 ? 32 : 64;
+    m->tile_rows = share <= 8 ? 8 : share <= 12 ? 16 : 32;
     m->max_tiles = used + pairs / m->tile_rows;
 }
 
@@ -407,17 +407,13 @@ static bool moe_scratch(di_card *c, dk_moe *m) {
     m->x_routed = di_card_scratch(c, DI_CARD_USE_X, n, (size_t)m->up.kp * sizeof(dk_bf16));
     m->x_shared =
         di_card_scratch(c, DI_CARD_USE_SHARED, n, (size_t)m->shared_up.kp * sizeof(dk_bf16));
-    size_t plain = pairs * (size_t)m->down.k + n * (size_t)m->shared_down.k;
-    plain = m->tile_rows == 64 ? plain : 0;
-    m->mid = di_card_scratch(c, DI_CARD_USE_Y, mid + shared_mid + plain, sizeof(dk_bf16));
+    m->mid = di_card_scratch(c, DI_CARD_USE_Y, mid + shared_mid, sizeof(dk_bf16));
     m->out = di_card_scratch(c, DI_CARD_USE_Z, pairs + n, (size_t)m->d * sizeof(dk_bf16));
     if (!lists || !m->x_routed || !m->x_shared || !m->mid || !m->out) {
         return false;
     }
     lay_out_lists(m, lists);
     m->mid_shared = m->mid + mid;
-    m->plain = m->mid_shared + shared_mid;
-    m->plain_shared = m->plain + pairs * (size_t)m->down.k;
     bool filled = m->down.kp == m->down.k && m->shared_down.kp == m->shared_down.k;
     return filled || di_card_check(c, cudaMemsetAsync(m->mid, 0, (mid + shared_mid) * 2,
                                                       c->stream)); /* what lies behind k */

@@ -1,6 +1,7 @@
-/* The product of many rows: what linear.cu and moe.cu use for prefill. A block makes a tile of 128
- * weight rows by COLS activation rows. Weights travel to shared memory as stored; while the tensor
- * cores work on one chunk, the next is decoded there for all warps. Bound by the rate of mma.sync.
+/* The product of many rows, for prefill (linear.cu). A block makes a tile of 128 weight rows by COLS
+ * activation rows. Weights travel to shared memory as stored; while the tensor cores work on one
+ * chunk, the next is decoded there for all warps. What bounds it: all warps decode, load and
+ * multiply in step, so that these add up (docs/cuda.md).
  *
  * Sums have the bits of product.cuh's: the same steps in the same order, slice by slice. */
 #ifndef DI_OPS_CUDA_TILE_CUH
