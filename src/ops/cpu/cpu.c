@@ -73,9 +73,9 @@ float *di_cpu_thread_scratch(di_cpu *cpu, size_t floats, size_t *stride) {
 }
 
 int di_cpu_threads_for(const di_cpu *cpu, double operations) {
-    /* About 50 microseconds of one thread: on an idle machine a team pays much earlier, on a busy
-     * one it may wait a time slice for its last member. Then, at least some 5 for each. */
-    const double worth_a_team = 1 << 20, worth_a_thread = 1 << 17;
+    /* About 12 microseconds of one thread, then at least some 6 for each. An idle machine would pay
+     * for less; on a busy one, whoever takes a part may lose the processor with it. */
+    const double worth_a_team = 1 << 18, worth_a_thread = 1 << 17;
     double n = operations < worth_a_team ? 1 : operations / worth_a_thread;
     return n < cpu->threads ? (int)n : cpu->threads;
 }
