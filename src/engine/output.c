@@ -79,16 +79,28 @@ static bool add_text(di_choice *c, const di_buffer *text) {
     return text->size == 0 || di_buffer_append(&c->outbox.text, text->data, text->size, NULL);
 }
 
+/* The token and what belongs to it, or nothing. */
+static bool store_token(di_choice *c, const di_row_token *r) {
+    di_outbox *o = &c->outbox;
+    if (c->request->logprobs && !add_info(c, r)) {
+        return false;
+    }
+    if (!di_ids_push(&o->tokens, r->id, NULL)) {
+        o->num_infos -= c->request->logprobs;
+        return false;
+    }
+    return true;
+}
+
 void di_choice_add_token(di_choice *c, const di_row_token *r, const di_buffer *text) {
     di_queue *q = c->request->queue;
     pthread_mutex_lock(&q->lock);
-    c->completion_tokens++;
-    c->last_token = di_now();
-    if (c->completion_tokens == 1) {
-        c->first_token = c->last_token;
-    }
-    if (!q->closed && !(di_ids_push(&c->outbox.tokens, r->id, NULL) && add_text(c, text) &&
-                        (!c->request->logprobs || add_info(c, r)))) {
+    if (q->closed || store_token(c, r)) {
+        c->completion_tokens++;
+        c->last_token = di_now();
+        c->first_token = c->completion_tokens == 1 ? c->last_token : c->first_token;
+        c->failed = c->failed || (!q->closed && !add_text(c, text));
+    } else {
         c->failed = true;
     }
     make_ready(c);
