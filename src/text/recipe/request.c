@@ -87,11 +87,7 @@ bool di_read_stops(di_reading *x, const di_value *list, const char *where) {
     for (size_t i = 0; i < count; i++) {
         stops[i] = items[i].string;
         if (stops[i].size == 0) {
-<<<<<<< Updated upstream
             char place[32] = "";
-=======
-            char place[24] = "";
->>>>>>> Stashed changes
             if (list->type == DI_VALUE_ARRAY) {
                 snprintf(place, sizeof place, "[%zu]", i);
             }
