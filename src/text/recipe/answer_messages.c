@@ -209,12 +209,17 @@ static bool messages_finish(di_answer *a, di_error *err) {
 static void write_input(di_writer *w, const di_answer_call *call) {
     di_pool pool = {0};
     di_value value;
+    di_error why = {0};
     di_str text = di_buffer_str(&call->arguments);
-    if (di_value_parse(&pool, text.data, text.size, DI_VALUE_MAX_DEPTH, &value, NULL) &&
-        value.type == DI_VALUE_OBJECT) {
+    bool parsed = di_value_parse(&pool, text.data, text.size, DI_VALUE_MAX_DEPTH, &value, &why);
+    if (parsed && value.type == DI_VALUE_OBJECT) {
         di_write_value(w, &value);
     } else {
         di_write_raw(w, DI_STR("{}"));
+    }
+    if (why.code == DI_ERR_NO_MEMORY) {
+        w->failed = true;
+        di_fail(w->err, DI_ERR_NO_MEMORY, "no memory for the input of a call");
     }
     di_pool_free(&pool);
 }

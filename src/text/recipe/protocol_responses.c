@@ -522,7 +522,7 @@ static bool join_descriptions(di_reading *x, di_str space, di_tool *tool) {
     return ok;
 }
 
-enum { MOST_SPACED_TOOLS = 4096 }; /* finding a free name costs their square */
+enum { MOST_SPACED_TOOLS = 512 }; /* finding free names costs their cube at worst */
 
 static bool read_namespace(di_reading *x, const di_value *object, size_t index) {
     static const char *const types[] = {"function", "custom"};

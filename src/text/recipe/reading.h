@@ -14,6 +14,7 @@ typedef struct di_reading {
     int effort;        /* index into the words, -1: not given */
     int effort_number; /* 1 to 100, 0: not given as a number (server mode) */
     di_tool *tools;
+    const di_tool **by_name; /* the same, sorted, once their names are checked */
     size_t tool_count;
     di_tool_choice choice;
     bool choice_named; /* one tool must be called: choice_name */
@@ -55,7 +56,7 @@ bool di_check_tool_name(di_str name, const char *where, di_error *err);
 bool di_check_tool(di_reading *x, di_tool *tool, const char *where, bool needs_schema);
 
 /* All checked tools together: no name twice. */
-bool di_check_tool_names(const di_reading *x);
+bool di_check_tool_names(di_reading *x);
 
 const di_tool *di_find_tool(const di_reading *x, di_str name);
 

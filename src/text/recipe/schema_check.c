@@ -12,7 +12,7 @@
 #include "base/alloc.h"
 #include "base/buffer.h"
 
-enum { MOST_REFERENCES = 10000, LONGEST_PATTERN = 1 << 16 };
+enum { MOST_STEPS = 5000000, MOST_REFERENCES = 10000, LONGEST_PATTERN = 1 << 16 };
 
 /* What a keyword's value must be. */
 typedef enum shape {
@@ -107,6 +107,7 @@ typedef struct checker {
     int draft;              /* 4, 6, 7, 2019 or 2020 */
     const di_value **found; /* targets of references; those from `done` on wait to be visited */
     size_t count, capacity, done;
+    size_t steps; /* that following references has taken */
     di_error *err;
 } checker;
 
@@ -345,7 +346,8 @@ static di_str decode_step(di_str step, char *out) {
     return (di_str){out, n};
 }
 
-static const di_value *step_into(const di_value *at, di_str step) {
+static const di_value *step_into(checker *c, const di_value *at, di_str step) {
+    c->steps += at->type == DI_VALUE_OBJECT ? at->object.count : 1;
     if (at->type == DI_VALUE_OBJECT) {
         for (size_t i = 0; i < at->object.count; i++) {
             if (di_str_equal(at->object.members[i].name, step)) {
@@ -367,21 +369,22 @@ static const di_value *step_into(const di_value *at, di_str step) {
 }
 
 /* pointer: "/a/b". */
-static const di_value *follow(const di_value *root, di_str pointer, char *scratch) {
+static const di_value *follow(checker *c, const di_value *root, di_str pointer, char *scratch) {
     const di_value *at = root;
     for (size_t i = 0; at && i < pointer.size;) {
         size_t begin = ++i;
         while (i < pointer.size && pointer.data[i] != '/') {
             i++;
         }
-        at = step_into(at, decode_step((di_str){pointer.data + begin, i - begin}, scratch));
+        at = step_into(c, at, decode_step((di_str){pointer.data + begin, i - begin}, scratch));
     }
     return at;
 }
 
 /* The subschema anywhere in `at` whose `key` has that value, or, for ids, ends with "/value". */
-static const di_value *find_named(const di_value *at, const char *key, di_str value) {
+static const di_value *find_named(checker *c, const di_value *at, const char *key, di_str value) {
     const di_value *name = di_value_get(at, key);
+    c->steps += at->type == DI_VALUE_OBJECT ? at->object.count + 1 : 1;
     if (di_value_is(name, DI_VALUE_STRING)) {
         di_str id = name->string;
         size_t before = id.size - (value.size < id.size ? value.size : id.size);
@@ -393,10 +396,10 @@ static const di_value *find_named(const di_value *at, const char *key, di_str va
     }
     const di_value *found = NULL;
     for (size_t i = 0; !found && at->type == DI_VALUE_OBJECT && i < at->object.count; i++) {
-        found = find_named(&at->object.members[i].value, key, value);
+        found = find_named(c, &at->object.members[i].value, key, value);
     }
     for (size_t i = 0; !found && at->type == DI_VALUE_ARRAY && i < at->array.count; i++) {
-        found = find_named(&at->array.items[i], key, value);
+        found = find_named(c, &at->array.items[i], key, value);
     }
     return found;
 }
@@ -414,7 +417,11 @@ static bool check_reference(checker *c, di_str ref) {
     if (is_meta_schema(resource)) {
         return true;
     }
-    const di_value *root = resource.size ? find_named(c->root, "$id", resource) : c->root,
+    if (c->steps > MOST_STEPS) {
+        return di_fail(c->err, DI_ERR_ARGUMENT, "%s: its references take too long to follow",
+                       c->what);
+    }
+    const di_value *root = resource.size ? find_named(c, c->root, "$id", resource) : c->root,
                    *target = root;
     if (!root) {
         return di_fail(c->err, DI_ERR_ARGUMENT,
@@ -426,11 +433,11 @@ static bool check_reference(checker *c, di_str ref) {
         if (!scratch) {
             return di_fail(c->err, DI_ERR_NO_MEMORY, "no memory for a reference");
         }
-        target = follow(root, fragment, scratch);
+        target = follow(c, root, fragment, scratch);
         di_free(scratch);
     } else if (fragment.size > 0) {
-        target = find_named(root, "$anchor", fragment);
-        target = target ? target : find_named(root, "$dynamicAnchor", fragment);
+        target = find_named(c, root, "$anchor", fragment);
+        target = target ? target : find_named(c, root, "$dynamicAnchor", fragment);
     }
     if (!target) {
         return di_fail(c->err, DI_ERR_ARGUMENT,

@@ -2,7 +2,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/alloc.h"
 #include "text/recipe/reading.h"
 #include "text/recipe/schema.h"
 
@@ -81,34 +80,34 @@ static int by_bytes(const void *a, const void *b) {
     return order ? order : (x->size > y->size) - (x->size < y->size);
 }
 
-bool di_check_tool_names(const di_reading *x) {
-    if (x->tool_count < 2) {
-        return true;
+static int by_name(const void *a, const void *b) {
+    const di_tool *const *x = a, *const *y = b;
+    return by_bytes(&(*x)->name, &(*y)->name);
+}
+
+bool di_check_tool_names(di_reading *x) {
+    x->by_name = di_pool_take(x->pool, x->tool_count, sizeof(di_tool *), x->err);
+    for (size_t i = 0; x->by_name && i < x->tool_count; i++) {
+        x->by_name[i] = &x->tools[i];
     }
-    di_str *names = di_calloc(x->tool_count, sizeof *names);
-    if (!names) {
-        return di_fail(x->err, DI_ERR_NO_MEMORY, "no memory for %zu names", x->tool_count);
+    if (x->by_name && x->tool_count > 1) {
+        qsort(x->by_name, x->tool_count, sizeof(di_tool *), by_name);
     }
-    for (size_t i = 0; i < x->tool_count; i++) {
-        names[i] = x->tools[i].name;
+    for (size_t i = 1; x->by_name && i < x->tool_count; i++) {
+        if (di_str_equal(x->by_name[i - 1]->name, x->by_name[i]->name)) {
+            return di_fail(x->err, DI_ERR_ARGUMENT, "Tool names must be unique.");
+        }
     }
-    qsort(names, x->tool_count, sizeof *names, by_bytes);
-    bool ok = true;
-    for (size_t i = 1; ok && i < x->tool_count; i++) {
-        ok = !di_str_equal(names[i - 1], names[i]) ||
-             di_fail(x->err, DI_ERR_ARGUMENT, "Tool names must be unique.");
-    }
-    di_free(names);
-    return ok;
+    return x->by_name != NULL;
 }
 
 const di_tool *di_find_tool(const di_reading *x, di_str name) {
-    for (size_t i = 0; i < x->tool_count; i++) {
-        if (di_str_equal(x->tools[i].name, name)) {
-            return &x->tools[i];
-        }
+    const di_tool wanted = {.name = name}, *key = &wanted;
+    if (x->tool_count == 0) {
+        return NULL;
     }
-    return NULL;
+    const di_tool **found = bsearch(&key, x->by_name, x->tool_count, sizeof(di_tool *), by_name);
+    return found ? *found : NULL;
 }
 
 static int by_id(const void *a, const void *b) {
