@@ -13,6 +13,7 @@ INSTALL    ?= install
 HEADERS := $(sort $(wildcard include/deepinfer/*.h))
 INSTALLED = $(BINDIR)/deepinfer $(LIBDIR)/libdeepinfer.a $(LIBDIR)/libdeepinfer.so \
     $(LIBDIR)/libdeepinfer.so.$(SOVERSION) $(LIBDIR)/libdeepinfer.so.$(VERSION) \
+    $(LIBDIR)/libdeepinfer-cuda.so \
     $(HEADERS:include/%=$(INCLUDEDIR)/%) $(LIBDIR)/pkgconfig/deepinfer.pc \
     $(MANDIR)/man1/deepinfer.1 $(COMPDIR)/deepinfer
 
@@ -35,6 +36,7 @@ install: all $(BUILD)/deepinfer.1 $(BUILD)/deepinfer.bash pkgconfig-file
 	$(INSTALL) -m 755 $(BUILD)/deepinfer '$(DESTDIR)$(BINDIR)/deepinfer'
 	$(INSTALL) -m 644 $(BUILD)/libdeepinfer.a '$(DESTDIR)$(LIBDIR)/libdeepinfer.a'
 	$(INSTALL) -m 755 $(BUILD)/libdeepinfer.so '$(DESTDIR)$(LIBDIR)/libdeepinfer.so.$(VERSION)'
+	$(if $(CUDA_PART),$(INSTALL) -m 755 $(CUDA_PART) '$(DESTDIR)$(LIBDIR)/libdeepinfer-cuda.so')
 	ln -sf libdeepinfer.so.$(VERSION) '$(DESTDIR)$(LIBDIR)/libdeepinfer.so.$(SOVERSION)'
 	ln -sf libdeepinfer.so.$(SOVERSION) '$(DESTDIR)$(LIBDIR)/libdeepinfer.so'
 	$(INSTALL) -m 644 $(HEADERS) '$(DESTDIR)$(INCLUDEDIR)/deepinfer'
