@@ -42,8 +42,9 @@ static di_prompt prompt_of(int seed, size_t n, int32_t *ids) {
     return ids_prompt(ids, n);
 }
 
-/* Reads as many last outputs as were promised; the reader's own allocations may fail too. */
-static void read_faulty(di_queue *q, answer *answers, int lasts) {
+/* Reads as many last outputs as were promised, into the tags; the reader's own allocations may fail
+ * too. */
+static void read_faulty(di_queue *q, int lasts) {
     for (int tries = 0; lasts > 0 && tries < 1000; tries++) {
         di_output *out = di_queue_wait(q, 1000);
         if (!out) {
@@ -74,7 +75,7 @@ static bool fail_nth(di_engine *e, uint64_t n, const answer *wanted) {
     uint64_t id = q ? di_submit(e, q, &prompt, &p, a, &err) : 0;
     assert_true(id > 0 || err.code == DI_ERR_NO_MEMORY);
     if (id > 0) {
-        read_faulty(q, a, p.n);
+        read_faulty(q, p.n);
     }
     uint64_t made = di_alloc_fail_at(0);
     di_queue_destroy(q);
