@@ -25,8 +25,8 @@ typedef struct worker {
 } worker;
 
 struct di_team {
-    /* Loop number in the upper half, parts that nobody has taken yet in the lower: a part is taken
-     * by counting down, which fails if meanwhile the loop has become another. */
+    /* From the top: number of the loop, members that may take parts, parts that nobody has taken
+     * yet. A part is taken by counting down, which fails if meanwhile the loop is another. */
     _Alignas(64) atomic_uint_fast64_t open;
     _Alignas(64) atomic_int_fast64_t unfinished; /* parts of the loop */
     atomic_bool caller_sleeps;
@@ -35,7 +35,6 @@ struct di_team {
     _Alignas(64) di_team_pass *pass;
     void *arg;
     int64_t n, grain, parts;
-    atomic_int wanted; /* members */
 
     _Alignas(64) atomic_int sleepers; /* workers */
     atomic_bool closing;
@@ -55,11 +54,21 @@ static void relax(void) {
 
 /* ---- parts ------------------------------------------------------------------------------------*/
 
-static bool take_part(di_team *t, int64_t *part) {
-    uint_fast64_t open = atomic_load_explicit(&t->open, memory_order_acquire);
-    while ((uint32_t)open > 0) {
+enum { PART_BITS = 20, MEMBER_BITS = 12, MOST_PARTS = (1 << PART_BITS) - 1 };
+
+static int64_t parts_left(uint_fast64_t open) {
+    return (int64_t)(open & MOST_PARTS);
+}
+
+static bool is_open_to(uint_fast64_t open, int member) {
+    return parts_left(open) > 0 && member < (int)(open >> PART_BITS & ((1 << MEMBER_BITS) - 1));
+}
+
+static bool take_part(di_team *t, int member, int64_t *part) {
+    uint_fast64_t open = atomic_load(&t->open);
+    while (is_open_to(open, member)) {
         if (atomic_compare_exchange_weak(&t->open, &open, open - 1)) {
-            *part = t->parts - (int64_t)(uint32_t)open;
+            *part = t->parts - parts_left(open);
             return true;
         }
     }
@@ -76,7 +85,7 @@ static void report(di_team *t, int64_t finished) {
 
 static void take_part_in_loop(di_team *t, int member) {
     int64_t part, finished = 0;
-    while (take_part(t, &part)) {
+    while (take_part(t, member, &part)) {
         int64_t begin = part * t->grain, left = t->n - begin;
         t->pass(t->arg, begin, begin + (left < t->grain ? left : t->grain), member);
         finished++;
@@ -89,7 +98,7 @@ static void take_part_in_loop(di_team *t, int member) {
 /* ---- workers ----------------------------------------------------------------------------------*/
 
 static bool has_work(di_team *t, int member) {
-    return (uint32_t)atomic_load(&t->open) > 0 && member < atomic_load(&t->wanted);
+    return is_open_to(atomic_load(&t->open), member);
 }
 
 /* false when the team closes. */
@@ -151,8 +160,9 @@ static void await_others(di_team *t) {
 }
 
 void di_team_run(di_team *t, int members, int64_t n, int64_t grain, di_team_pass *pass, void *arg) {
-    int64_t least = (n + INT32_MAX - 1) / INT32_MAX; /* parts fit the counter */
+    int64_t least = n / MOST_PARTS + 1; /* so that the parts can be counted */
     grain = grain < least ? least : grain;
+    members = members < 1 << MEMBER_BITS ? members : (1 << MEMBER_BITS) - 1;
     int64_t parts = n > 0 ? (n + grain - 1) / grain : 0;
     if (members < 2 || parts < 2 || t->size < 2) {
         if (n > 0) {
@@ -166,10 +176,10 @@ void di_team_run(di_team *t, int members, int64_t n, int64_t grain, di_team_pass
     t->n = n;
     t->grain = grain;
     t->parts = parts;
-    atomic_store(&t->wanted, members);
     atomic_store(&t->unfinished, parts);
-    uint_fast64_t number = (atomic_load(&t->open) >> 32) + 1;
-    atomic_store(&t->open, number << 32 | (uint_fast64_t)parts);
+    uint_fast64_t number = (atomic_load(&t->open) >> (PART_BITS + MEMBER_BITS)) + 1;
+    atomic_store(&t->open, (number << MEMBER_BITS | (uint_fast64_t)members) << PART_BITS |
+                               (uint_fast64_t)parts);
     if (atomic_load(&t->sleepers) > 0) {
         pthread_mutex_lock(&t->lock);
         pthread_cond_broadcast(&t->work);

@@ -9,8 +9,8 @@
 
 typedef struct di_team di_team;
 
-/* Passes [begin, end) of a loop, done by member `member` of the team: 0 is the thread that runs the
- * loop, and no two threads have the same number at a time. */
+/* Passes [begin, end) of a loop, done by member `member` of those that take part: 0 is the thread
+ * that runs the loop, and no two threads have the same number at a time. */
 typedef void di_team_pass(void *arg, int64_t begin, int64_t end, int member);
 
 /* `members` threads, the caller's among them, so that members - 1 are started: when the first loop
