@@ -126,8 +126,8 @@ di_term di_number_any(di_terms *t) {
     return signed_of(t, di_term_cat3(t, whole(t), fraction(t), di_term_optional(t, exponent)));
 }
 
-di_term di_number_integer(di_terms *t) {
-    return signed_of(t, di_term_cat(t, whole(t), zero_fraction(t)));
+di_term di_number_integer(di_terms *t, bool with_zeros) {
+    return signed_of(t, with_zeros ? di_term_cat(t, whole(t), zero_fraction(t)) : whole(t));
 }
 
 /* ---- bounds ---- */

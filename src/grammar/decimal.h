@@ -23,8 +23,8 @@ bool di_decimal_to_u32(const di_decimal *d, uint32_t *value);
 /* Numbers as JSON spells them, with exponents; and without (in which all sets below are). */
 di_term di_number_any(di_terms *t);
 di_term di_number_plain(di_terms *t);
-/* Whole numbers, also spelt 1.0. */
-di_term di_number_integer(di_terms *t);
+/* Whole numbers, on demand also spelt 1.0. */
+di_term di_number_integer(di_terms *t, bool with_zeros);
 
 typedef enum di_number_bound {
     DI_NUMBER_AT_LEAST,

@@ -111,9 +111,7 @@ static const uint32_t *plain_tokens(di_machine *m, di_term x) {
     }
     const di_term_node *text = &t->nodes[n->a];
     if (text->kind == DI_KIND_REPEAT && text->a == DI_TERM_CHAR) {
-        return text->c >= (uint32_t)v->max_bytes ? v->plain[DI_VOCAB_PLAIN_CHARS]
-               : text->c < DI_VOCAB_PLAIN_CHARS  ? v->plain[text->c]
-                                                 : NULL;
+        return v->plain[text->c < DI_VOCAB_PLAIN_CHARS ? text->c : DI_VOCAB_PLAIN_CHARS];
     }
     if (text->kind == DI_KIND_KEY && t->hooks.open) {
         return t->hooks.open(t->hooks.context, n->a) ? v->plain[DI_VOCAB_PLAIN_CHARS] : NULL;
@@ -260,8 +258,25 @@ static void drop_masks(di_machine *m) {
     m->mask_bytes = 0;
 }
 
+/* A string whose bounds of length lie beyond the longest token looks to all tokens like one with
+ * other such bounds: they share a token set. */
+static di_term representative(di_machine *m, di_term x) {
+    di_terms *t = &m->terms;
+    const di_term_node *n = &t->nodes[x];
+    const di_term_node *text = &t->nodes[n->a];
+    if (n->kind != DI_KIND_STRING || n->b != 0 || text->kind != DI_KIND_REPEAT ||
+        text->a != DI_TERM_CHAR) {
+        return x;
+    }
+    uint32_t most = (uint32_t)m->vocab->max_bytes, low = text->b, high = text->c;
+    low = low > most ? most + 1 : low;
+    high = high > most + low ? DI_TERM_UNBOUNDED : high;
+    return di_term_string(t, di_term_repeat(t, DI_TERM_CHAR, low, high));
+}
+
 /* Borrowed until the next call. */
 static const di_token_set *token_set(di_machine *m, di_term x) {
+    x = representative(m, x);
     if (x == DI_TERM_JSON_STRING && m->vocab->strings) {
         return m->vocab->strings;
     }

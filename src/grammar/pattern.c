@@ -513,8 +513,8 @@ static bool alternation(parser *p, part *out) {
     return ok;
 }
 
-bool di_pattern_compile(di_terms *t, const char *pattern, size_t size, di_pattern_use use, di_term *out,
-                      di_error *err) {
+bool di_pattern_compile(di_terms *t, const char *pattern, size_t size, di_pattern_use use,
+                        di_term *out, di_error *err) {
     parser p = {.t = t, .text = pattern, .size = size, .character = 1, .err = err};
     size_t bad;
     if (!di_utf8_valid(pattern, size, &bad)) {

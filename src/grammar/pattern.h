@@ -16,7 +16,7 @@ typedef enum di_pattern_use {
 
 /* Sets *out. Fails with the pattern's fault and the character (from 1) where it stands;
  * DI_ERR_UNSUPPORTED for what is refused by name, DI_ERR_ARGUMENT for what is no pattern. */
-bool di_pattern_compile(di_terms *t, const char *pattern, size_t size, di_pattern_use use, di_term *out,
-                      di_error *err);
+bool di_pattern_compile(di_terms *t, const char *pattern, size_t size, di_pattern_use use,
+                        di_term *out, di_error *err);
 
 #endif

@@ -10,7 +10,7 @@
 #include "grammar/decimal.h"
 #include "grammar/schema_internal.h"
 
-enum { MAX_SEARCH_STEPS = 4000000 };
+enum { MAX_SEARCH_STEPS = 300000 };
 
 /* ---- errors ---- */
 
@@ -37,8 +37,10 @@ bool schema_no_memory(di_schema *s) {
 }
 
 bool schema_check(di_schema *s) {
-    return s->t->fault.code == DI_OK ||
-           di_fail(s->err, s->t->fault.code, "%s", s->t->fault.message);
+    if (s->t->fault.code != DI_OK) {
+        return di_fail(s->err, s->t->fault.code, "%s", s->t->fault.message);
+    }
+    return !s->err || s->err->code == DI_OK;
 }
 
 /* ---- demands ---- */
@@ -360,8 +362,10 @@ static void read_draft(di_schema *s) {
     }
     static const char *const old[] = {"draft-03", "draft-04", "draft-05", "draft-06", "draft-07"};
     for (size_t i = 0; i < sizeof old / sizeof *old; i++) {
-        s->old_refs |= memmem(s->doc.nodes[node].text, s->doc.nodes[node].size, old[i],
-                              strlen(old[i])) != NULL;
+        bool is = memmem(s->doc.nodes[node].text, s->doc.nodes[node].size, old[i],
+                         strlen(old[i])) != NULL;
+        s->old_refs |= is;
+        s->draft4 |= is && i < 2;
     }
 }
 
@@ -395,7 +399,7 @@ static bool compile(di_schema *s, const char *text, size_t size) {
         return false;
     }
     if (!schema_inhabited(s, d)) {
-        return schema_check(s) &&
+        return schema_check(s) && s->err->code == DI_OK &&
                schema_fail(s, DI_ERR_ARGUMENT, 0, "the schema allows no value at all");
     }
     s->m->root = schema_value(s, d);
@@ -409,20 +413,22 @@ di_schema *di_schema_compile(di_machine *m, const char *text, size_t size,
         di_fail(err, DI_ERR_NO_MEMORY, "no memory for a schema");
         return NULL;
     }
-    di_error unused, *to = err ? err : &unused;
+    di_error why = {0};
     s->m = m;
     s->t = &m->terms;
     s->options = *options;
-    s->err = to;
+    s->err = &why;
     memset(s->demand_buckets, 0xFF, sizeof s->demand_buckets);
     memset(s->object_buckets, 0xFF, sizeof s->object_buckets);
     memset(s->key_buckets, 0xFF, sizeof s->key_buckets);
-    memset(s->pair_buckets, 0xFF, sizeof s->pair_buckets);
     memset(s->array_buckets, 0xFF, sizeof s->array_buckets);
     m->terms.hooks = (di_term_hooks){
         s, schema_key_derive, schema_key_boundaries, schema_key_end, schema_key_open, expand};
     if (!compile(s, text, size)) {
         di_schema_destroy(s);
+        if (err) {
+            *err = why;
+        }
         return NULL;
     }
     s->err = NULL;

@@ -5,7 +5,7 @@
 #include "base/alloc.h"
 #include "grammar/schema_internal.h"
 
-enum { MAX_STEPS = 4000000 };
+enum { MAX_STEPS = 300000 };
 
 static bool step(di_schema *s, uint32_t node) {
     return ++s->steps < MAX_STEPS ||
@@ -21,7 +21,7 @@ bool schema_product(di_schema *s, shapes *list, const shapes *with) {
             ok = step(s, 0) && schema_meet(s, &list->of[i], &with->of[k], &x) &&
                  schema_add_shape(s, &product, x);
             if (ok && product.count > SCHEMA_MAX_SHAPES) {
-                ok = schema_fail(s, DI_ERR_UNSUPPORTED, 0, "more than 4000 alternatives");
+                ok = schema_fail(s, DI_ERR_UNSUPPORTED, 0, "more than 2000 alternatives");
             }
         }
     }
@@ -44,7 +44,7 @@ static bool append(di_schema *s, shapes *to, const shapes *from) {
         }
     }
     return to->count <= SCHEMA_MAX_SHAPES ||
-           schema_fail(s, DI_ERR_UNSUPPORTED, 0, "more than 4000 alternatives");
+           schema_fail(s, DI_ERR_UNSUPPORTED, 0, "more than 2000 alternatives");
 }
 
 bool schema_any_of(di_schema *s, uint32_t array, lit_kind kind, shapes *out) {

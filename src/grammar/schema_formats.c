@@ -12,7 +12,12 @@
 #define FULL_DATE                                                                                  \
     "(\\d{4}-((0[13578]|1[02])-(0[1-9]|[12]\\d|3[01])|(0[469]|11)-(0[1-9]|[12]\\d|30)|"            \
     "02-(0[1-9]|1\\d|2[0-8]))|" LEAP_YEAR "-02-29)"
-#define LABEL    "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+/* No label with hyphens in its third and fourth place: those are encoded, and what they decode to
+ * has rules of its own. */
+#define ALNUM "[A-Za-z0-9]"
+#define LABEL                                                                                      \
+    "(" ALNUM "|" ALNUM "[A-Za-z0-9-]?" ALNUM "|" ALNUM "[A-Za-z0-9-](" ALNUM                      \
+    "[A-Za-z0-9-]|-" ALNUM ")([A-Za-z0-9-]{0,58}" ALNUM ")?|" ALNUM "[A-Za-z0-9-]-" ALNUM ")"
 #define HOSTNAME LABEL "(\\." LABEL ")*"
 #define OCTET    "(25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)"
 #define IPV4     OCTET "(\\." OCTET "){3}"
@@ -27,7 +32,7 @@
 #define LOCAL_PART "(" ATOM "(\\." ATOM ")*|\"([ !#-\\[\\]-~]|\\\\[ -~])+\")"
 #define DOMAIN     "(" HOSTNAME "|\\[(" IPV4 "|IPv6:" IPV6 ")\\])"
 #define PERCENT    "%[0-9A-Fa-f]{2}"
-#define URI_CHARS  "A-Za-z0-9._~!$&'()*+,;=-"
+#define URI_CHARS  "A-Za-z0-9._~!$&'()*+,;=\\-"
 #define PCHAR      "([" URI_CHARS ":@]|" PERCENT ")"
 #define AUTHORITY                                                                                  \
     "((([" URI_CHARS ":]|" PERCENT ")*)@)?(\\[(" IPV6 "|[vV][0-9A-Fa-f]+\\.[" URI_CHARS            \
@@ -43,7 +48,7 @@
     ")+" PATH_ABEMPTY "|)" TAIL
 /* The same with characters beyond ASCII. */
 #define ICHARS                                                                                     \
-    "A-Za-z0-9._~!$&'()*+,;=\\u00a0-\\ud7ff\\uf900-\\ufdcf\\ufdf0-\\uffef\\u{10000}-\\u{efffd}-"
+    "A-Za-z0-9._~!$&'()*+,;=\\-\\u00a0-\\ud7ff\\uf900-\\ufdcf\\ufdf0-\\uffef\\u{10000}-\\u{efffd}"
 #define IPCHAR "([" ICHARS ":@]|" PERCENT ")"
 #define IAUTHORITY                                                                                 \
     "((([" ICHARS ":]|" PERCENT ")*)@)?(\\[(" IPV6 ")\\]|([" ICHARS "]|" PERCENT ")*)(:\\d*)?"
@@ -76,8 +81,8 @@ static const struct {
     {"uri-reference", "(" URI "|" RELATIVE ")"},
     {"iri", IRI},
     {"iri-reference", "(" IRI "|" IRELATIVE ")"},
-    {"uri-template", "([^\\u0000-\\u0020\"'%<>\\\\^`{|}]|" PERCENT "|\\{[+#./;?&=,!@|]?" VARSPEC
-                     "(," VARSPEC ")*\\})*"},
+    {"uri-template", "([^\\u0000-\\u0020\\u007f\"%<>\\\\^`{|}]|" PERCENT
+                     "|\\{[+#./;?&=,!@|]?" VARSPEC "(," VARSPEC ")*\\})*"},
     {"json-pointer", POINTER},
     {"relative-json-pointer", "(0|[1-9]\\d*)(#|" POINTER ")"},
 };
@@ -95,8 +100,12 @@ bool schema_format(di_schema *s, uint32_t node, bool *known, di_term *out) {
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
         if (is(n, formats[i].name)) {
             *known = true;
-            return di_pattern_compile(s->t, formats[i].pattern, strlen(formats[i].pattern),
-                                    DI_PATTERN_WHOLE, out, s->err);
+            bool ok = di_pattern_compile(s->t, formats[i].pattern, strlen(formats[i].pattern),
+                                         DI_PATTERN_WHOLE, out, s->err);
+            if (ok && strcmp(formats[i].name, "hostname") == 0) {
+                *out = di_term_and2(s->t, *out, di_term_repeat(s->t, DI_TERM_CHAR, 0, 253));
+            }
+            return ok;
         }
     }
     for (size_t i = 0; i < sizeof beyond / sizeof *beyond; i++) {

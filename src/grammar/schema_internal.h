@@ -8,7 +8,7 @@
 #include "grammar/schema.h"
 
 enum {
-    SCHEMA_MAX_SHAPES = 4000, /* alternatives of one demand */
+    SCHEMA_MAX_SHAPES = 2000, /* alternatives of one demand */
     SCHEMA_MAX_DEMANDS = 50000,
     SCHEMA_MAX_LITERALS = 64, /* of one demand */
     SCHEMA_MAX_PATTERNS = 24, /* of one object */
@@ -140,7 +140,6 @@ typedef struct object_table {
     bool settled;                            /* `possible`, and what follows, is known */
     bool extras_possible;                    /* some name that is not declared may come */
     bool any_extra;                          /* all of them may */
-    bool track;                              /* extras must differ, for they are counted */
 } object_table;
 
 typedef struct object_state {
@@ -151,7 +150,6 @@ typedef struct object_state {
     uint32_t seen;   /* any order: set of names */
     bool extras;     /* fixed order: only extras may still come */
     bool first;      /* no member yet */
-    uint32_t names;  /* names of extras so far, where they must differ; UINT32_MAX = none */
     di_term term;    /* what the rest of the object is; NONE = not made */
     uint32_t hash_next;
 } object_state;
@@ -160,7 +158,6 @@ typedef struct object_state {
 typedef struct key_state {
     uint32_t table;
     uint32_t node; /* of the trie, UINT32_MAX = no declared name any more */
-    uint32_t text; /* spelling so far, where it must be kept; UINT32_MAX = not kept */
     di_term allowed;
     di_term patterns[SCHEMA_MAX_PATTERNS];
     uint32_t hash_next;
@@ -200,6 +197,7 @@ struct di_schema {
     di_doc doc;
     di_error *err; /* of the call under way */
     bool old_refs; /* draft 7 and before: $ref's siblings do not count */
+    bool draft4;   /* 1.0 is no integer */
     char ignored[160];
 
     /* schema_refs.c */
@@ -236,14 +234,6 @@ struct di_schema {
     uint32_t key_buckets[1024];
     uint32_t *seen_words; /* sets of names, each of its object's length */
     size_t num_seen, cap_seen;
-    struct pair { /* names of extras (before, byte), lists of them (before, name), and the tags
-                     of extras (patterns matched, name) */
-        uint32_t a, b, kind;
-        uint32_t hash_next;
-    } * pairs;
-    size_t num_pairs, cap_pairs;
-    uint32_t pair_buckets[1024];
-
     array_table *arrays;
     size_t num_arrays, cap_arrays;
     array_state *array_states;

@@ -5,41 +5,6 @@
 #include "base/alloc.h"
 #include "grammar/schema_internal.h"
 
-enum { PAIR_NAME, PAIR_LIST, PAIR_TAG };
-
-/* ---- interned pairs: spellings of names, lists of them, tags ---- */
-
-static uint32_t intern_pair(di_schema *s, uint32_t kind, uint32_t a, uint32_t b) {
-    uint32_t hash = (a * 0x9E3779B9u ^ b * 0x85EBCA6Bu ^ kind * 77) >> 7;
-    uint32_t bucket = hash % 1024;
-    for (uint32_t i = s->pair_buckets[bucket]; i != UINT32_MAX; i = s->pairs[i].hash_next) {
-        const struct pair *p = &s->pairs[i];
-        if (p->a == a && p->b == b && p->kind == kind) {
-            return i;
-        }
-    }
-    struct pair *pairs = di_grow(s->pairs, s->num_pairs, &s->cap_pairs, sizeof *pairs);
-    if (!pairs || !di_terms_charge(s->t, sizeof *pairs)) {
-        di_terms_fail(s->t, DI_ERR_NO_MEMORY, "no memory for a grammar");
-        return UINT32_MAX;
-    }
-    s->pairs = pairs;
-    uint32_t id = (uint32_t)s->num_pairs++;
-    s->pairs[id] = (struct pair){a, b, kind, s->pair_buckets[bucket]};
-    s->pair_buckets[bucket] = id;
-    return id;
-}
-
-/* Whether a list of names has this one. */
-static bool listed(const di_schema *s, uint32_t list, uint32_t name) {
-    for (; list != UINT32_MAX; list = s->pairs[list].a) {
-        if (s->pairs[list].b == name) {
-            return true;
-        }
-    }
-    return false;
-}
-
 /* ---- states ---- */
 
 static uint32_t seen_words(const object_table *o) {
@@ -53,7 +18,6 @@ static bool has_seen(const di_schema *s, const object_state *x, uint32_t name) {
 static bool same_state(const di_schema *s, const object_state *a, const object_state *b) {
     return a->table == b->table && a->count == b->count && a->next == b->next &&
            a->exists == b->exists && a->extras == b->extras && a->first == b->first &&
-           a->names == b->names &&
            (!s->options.any_order ||
             memcmp(s->seen_words + a->seen, s->seen_words + b->seen,
                    seen_words(&s->objects[a->table]) * sizeof *s->seen_words) == 0);
@@ -62,7 +26,7 @@ static bool same_state(const di_schema *s, const object_state *a, const object_s
 /* x's set of names lies at the end of seen_words; it is dropped if the state is known. */
 static uint32_t intern_state(di_schema *s, const object_state *x) {
     uint32_t hash = x->table * 0x9E3779B9u ^ x->count * 0x85EBCA6Bu ^ x->next * 0xC2B2AE35u ^
-                    x->exists * 31 ^ x->names * 0x27D4EB2Fu ^ x->extras ^ x->first * 2u;
+                    x->exists * 31 ^ x->extras ^ x->first * 2u;
     uint32_t words = s->options.any_order ? seen_words(&s->objects[x->table]) : 0;
     for (uint32_t w = 0; w < words; w++) {
         hash = (hash ^ s->seen_words[x->seen + w]) * 0x01000193u;
@@ -190,7 +154,7 @@ static uint32_t after_name(di_schema *s, uint32_t from, uint32_t name, uint32_t 
 }
 
 /* The state behind a name that is not declared. */
-static uint32_t after_extra(di_schema *s, uint32_t from, uint32_t name, uint32_t exists) {
+static uint32_t after_extra(di_schema *s, uint32_t from, uint32_t exists) {
     object_state x = s->object_states[from];
     const object_table *o = &s->objects[x.table];
     if (!s->options.any_order) {
@@ -203,9 +167,6 @@ static uint32_t after_extra(di_schema *s, uint32_t from, uint32_t name, uint32_t
     x.count = count_one_more(o, x.count);
     x.first = false;
     x.exists |= exists;
-    if (name != UINT32_MAX) {
-        x.names = intern_pair(s, PAIR_LIST, x.names, name);
-    }
     if (!open_seen(s, &x, x.seen)) {
         return UINT32_MAX;
     }
@@ -218,21 +179,19 @@ static uint32_t after_extra(di_schema *s, uint32_t from, uint32_t name, uint32_t
 
 static bool extras_allowed(di_schema *s, uint32_t state) {
     return s->objects[s->object_states[state].table].extras_possible &&
-           after_extra(s, state, UINT32_MAX, UINT32_MAX) != UINT32_MAX;
+           after_extra(s, state, UINT32_MAX) != UINT32_MAX;
 }
 
 /* ---- names under way ---- */
 
 static bool same_key(const di_schema *s, const key_state *a, const key_state *b) {
-    return a->table == b->table && a->node == b->node && a->text == b->text &&
-           a->allowed == b->allowed &&
+    return a->table == b->table && a->node == b->node && a->allowed == b->allowed &&
            memcmp(a->patterns, b->patterns,
                   s->objects[a->table].num_patterns * sizeof *a->patterns) == 0;
 }
 
 static uint32_t intern_key(di_schema *s, const key_state *x) {
-    uint32_t hash = x->table * 0x9E3779B9u ^ x->node * 0x85EBCA6Bu ^ x->text * 0xC2B2AE35u ^
-                    x->allowed * 0x27D4EB2Fu;
+    uint32_t hash = x->table * 0x9E3779B9u ^ x->node * 0x85EBCA6Bu ^ x->allowed * 0x27D4EB2Fu;
     for (uint32_t p = 0; p < s->objects[x->table].num_patterns; p++) {
         hash = (hash ^ x->patterns[p]) * 0x01000193u;
     }
@@ -255,14 +214,14 @@ static uint32_t intern_key(di_schema *s, const key_state *x) {
     return id;
 }
 
-/* A KEY term is (state, key, table). Where no declared name is possible any more and names are not
- * counted, the state does not matter and is left out, so that all states share the automaton. */
+/* A KEY term is (state, key, table). Where no declared name is possible any more the state does not
+ * matter and is left out, so that all states share the automaton. */
 static di_term key_term(di_schema *s, uint32_t state, const key_state *x) {
     uint32_t key = intern_key(s, x);
     if (key == UINT32_MAX) {
         return DI_TERM_NONE;
     }
-    if (x->node == UINT32_MAX && x->text == UINT32_MAX) {
+    if (x->node == UINT32_MAX) {
         state = UINT32_MAX;
     }
     return di_term_special(s->t, DI_KIND_KEY, state, key, x->table);
@@ -315,9 +274,6 @@ di_term schema_key_derive(void *schema, di_terms *t, di_term key, uint8_t byte) 
     for (uint32_t p = 0; p < num_patterns; p++) {
         x.patterns[p] = x.patterns[p] ? di_term_step(t, x.patterns[p], byte) : DI_TERM_NONE;
     }
-    if (x.text != UINT32_MAX) {
-        x.text = intern_pair(s, PAIR_NAME, x.text, byte);
-    }
     if (x.allowed == DI_TERM_NONE) {
         return DI_TERM_NONE;
     }
@@ -340,11 +296,6 @@ void schema_key_boundaries(void *schema, di_terms *t, di_term key, di_byte_set *
     for (uint32_t p = 0; p < o->num_patterns; p++) {
         di_terms_boundaries(t, x.patterns[p], starts);
     }
-    if (x.text != UINT32_MAX) {
-        for (unsigned b = 0; b < 256; b++) {
-            di_byte_set_add(starts, b);
-        }
-    }
 }
 
 uint32_t schema_key_end(void *schema, di_terms *t, uint32_t a, uint32_t b, uint32_t c) {
@@ -359,9 +310,7 @@ uint32_t schema_key_end(void *schema, di_terms *t, uint32_t a, uint32_t b, uint3
         uint32_t name = o->trie[x.node].name;
         return after_name(s, a, name, UINT32_MAX) != UINT32_MAX ? name : DI_NO_TAG;
     }
-    if (a != UINT32_MAX &&
-        (!extras_allowed(s, a) ||
-         (x.text != UINT32_MAX && listed(s, s->object_states[a].names, x.text)))) {
+    if (a != UINT32_MAX && !extras_allowed(s, a)) {
         return DI_NO_TAG;
     }
     uint32_t bits = 0;
@@ -372,7 +321,7 @@ uint32_t schema_key_end(void *schema, di_terms *t, uint32_t a, uint32_t b, uint3
     if (d == UINT32_MAX || !schema_inhabited(s, d)) {
         return DI_NO_TAG;
     }
-    return s->objects[x.table].num_names + intern_pair(s, PAIR_TAG, bits, x.text);
+    return s->objects[x.table].num_names + bits;
 }
 
 bool schema_key_open(void *schema, di_term key) {
@@ -394,7 +343,7 @@ di_term schema_object_start(di_schema *s, uint32_t table) {
     if (!schema_object_settle(s, table)) {
         return DI_TERM_NONE;
     }
-    object_state x = {.table = table, .first = true, .names = UINT32_MAX};
+    object_state x = {.table = table, .first = true};
     if (!open_seen(s, &x, UINT32_MAX) || !feasible(s, &x)) {
         return DI_TERM_NONE;
     }
@@ -421,10 +370,8 @@ di_term schema_object_expand(di_schema *s, uint32_t id) {
     }
     bool extra = extras_allowed(s, id);
     if (extra || subtree_allowed(s, id, 0)) {
-        key_state k = {.table = x.table,
-                       .node = o->num_names ? 0 : UINT32_MAX,
-                       .text = o->track ? intern_pair(s, PAIR_NAME, UINT32_MAX, 256) : UINT32_MAX,
-                       .allowed = o->allowed_names};
+        key_state k = {
+            .table = x.table, .node = o->num_names ? 0 : UINT32_MAX, .allowed = o->allowed_names};
         memcpy(k.patterns, o->patterns, sizeof k.patterns);
         di_term before =
             x.first ? s->quote : di_term_cat3(t, di_term_byte(t, ',', ','), s->space, s->quote);
@@ -451,14 +398,13 @@ di_term schema_object_resume(di_schema *s, uint32_t id, uint32_t tag) {
     object_state x = s->object_states[id];
     object_table o = s->objects[x.table];
     bool extra = tag >= o.num_names;
-    uint32_t exists = 0, name = UINT32_MAX;
+    uint32_t exists = 0;
     demand d;
     if (extra) {
-        struct pair p = s->pairs[tag - o.num_names];
-        name = p.b;
-        d = schema_extra_demand(s, x.table, p.a);
+        uint32_t bits = tag - o.num_names;
+        d = schema_extra_demand(s, x.table, bits);
         for (uint32_t e = 0; e < o.num_exists; e++) {
-            bool hit = p.a & o.exists[e].patterns;
+            bool hit = bits & o.exists[e].patterns;
             exists |= (uint32_t)(o.exists[e].additional ? !hit : hit) << e;
         }
     } else {
@@ -477,7 +423,7 @@ di_term schema_object_resume(di_schema *s, uint32_t id, uint32_t tag) {
         for (uint32_t k = 0; k < o.num_exists && both != UINT32_MAX; k++) {
             both = claim >> k & 1 ? schema_demand_and(s, both, o.exists[k].value) : both;
         }
-        uint32_t state = extra ? after_extra(s, id, name, claim) : after_name(s, id, tag, claim);
+        uint32_t state = extra ? after_extra(s, id, claim) : after_name(s, id, tag, claim);
         result = di_term_alt2(s->t, result, value_then(s, both, state));
     }
     return di_term_cat3(s->t, s->space, di_term_byte(s->t, ':', ':'),

@@ -616,7 +616,6 @@ bool schema_object_settle(di_schema *s, uint32_t table) {
     o->possible_from = possible;
     o->extras_possible = x.any;
     o->any_extra = x.all && o->allowed_names == DI_TERM_TEXT;
-    o->track = x.any && o->low > 1;
     o->settled = true;
     return ok;
 }
@@ -675,5 +674,4 @@ void schema_free_objects(di_schema *s) {
     di_free(s->object_states);
     di_free(s->keys);
     di_free(s->seen_words);
-    di_free(s->pairs);
 }

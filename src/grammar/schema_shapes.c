@@ -440,7 +440,7 @@ static bool add_types(di_schema *s, uint32_t node, bool negated, shape *x) {
     }
     integer &= !(types & TYPE_NUMBER);
     if (integer) {
-        di_term whole = di_number_integer(s->t);
+        di_term whole = di_number_integer(s->t, !s->draft4);
         x->number = schema_number_and(
             s, x->number,
             negated ? di_term_and2(s->t, s->plain_number, di_term_not(s->t, whole)) : whole);

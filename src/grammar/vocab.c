@@ -95,9 +95,8 @@ static bool mark_plain(di_vocab *v, di_error *err) {
     }
     for (int32_t id = 0; id < v->num_bits; id++) {
         int chars = plain_characters(v->tokens[id].bytes, v->tokens[id].size);
-        if (chars > 0) {
-            int k = chars < DI_VOCAB_PLAIN_CHARS ? chars : DI_VOCAB_PLAIN_CHARS;
-            v->plain[k][id / 32] |= 1u << id % 32;
+        if (chars > 0 && chars <= DI_VOCAB_PLAIN_CHARS) {
+            v->plain[chars][id / 32] |= 1u << id % 32;
         }
     }
     for (int k = 1; k <= DI_VOCAB_PLAIN_CHARS; k++) {

@@ -58,10 +58,10 @@ typedef struct di_token_set {
     uint32_t hash_next;
 } di_token_set;
 
-/* Plain tokens are whole UTF-8 characters, none of them a control character, '"' or '\': inside an
- * unconstrained JSON string they are all allowed. plain[k] is the mask of those with at most k
- * characters; plain[DI_VOCAB_PLAIN_CHARS] of all. */
-#define DI_VOCAB_PLAIN_CHARS 32
+/* Plain tokens are whole UTF-8 characters, none of them a control character, '"' or '\', and no
+ * more than DI_VOCAB_PLAIN_CHARS: inside an unconstrained JSON string they are all allowed.
+ * plain[k] is the mask of those with at most k characters. */
+#define DI_VOCAB_PLAIN_CHARS 31
 
 typedef struct di_vocab {
     int32_t num_bits;  /* width of a mask: the logits' */
