@@ -77,7 +77,7 @@ void di_card_mhc_coeffs(di_backend *be, const di_bf16 *h, int n, int hc, const d
                         const di_tensor *base, const di_tensor *scale, float norm_eps, float hc_eps,
                         int sinkhorn_iters, float *pre, float *post, float *comb) {
     di_card *c = di_card_of(be);
-    size_t mixes = (size_t)((2 + hc) * hc), width = (size_t)fn->shape[1];
+    size_t mixes = (2 + (size_t)hc) * (size_t)hc, width = (size_t)fn->shape[1];
     if (n <= 0 || !di_card_enter(c, "mhc_coeffs")) {
         return;
     }
