@@ -112,7 +112,12 @@ static bool try_tokens(session *s, di_matcher *m, const di_ids *ids, bool *accep
         }
         di_error refusal = {0};
         bool in_mask = allowed(s, ids->data[i]);
-        if (di_matcher_push(m, ids->data[i], &refusal) != in_mask) {
+        bool taken = di_matcher_push(m, ids->data[i], &refusal);
+        if (!taken && refusal.code != DI_ERR_ARGUMENT) {
+            *err = refusal;
+            return false;
+        }
+        if (taken != in_mask) {
             return di_fail(err, DI_ERR_INTERNAL, "token %zu, %d: the mask says %s, the matcher not",
                            i, ids->data[i], in_mask ? "allowed" : "not allowed");
         }
