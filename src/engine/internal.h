@@ -81,7 +81,7 @@ typedef struct di_step_tokens {
 void di_engine_note_drafts(di_engine *e, int verified, int accepted);
 
 /* What a step computes; before its results are read, for jobs that end are gone then. */
-di_step_tokens di_step_count(const di_work *w);
+di_step_tokens di_engine_count_tokens(di_engine *e, const di_work *w);
 void di_engine_note_step(di_engine *e, const di_work *w, di_step_tokens tokens, double host);
 void di_engine_note_rest(di_engine *e); /* nothing runs, nothing waits */
 

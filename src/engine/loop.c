@@ -405,7 +405,7 @@ static void drop_failed_step(di_engine *e, const di_error *error) {
 static void wait_and_read(di_engine *e, di_work *w, double planned) {
     di_device_wait(e->device, w);
     double start = di_now();
-    di_step_tokens tokens = di_step_count(w);
+    di_step_tokens tokens = di_engine_count_tokens(e, w);
     read_results(e, w);
     if (w->failed) {
         drop_failed_step(e, &w->error);

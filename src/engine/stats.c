@@ -6,8 +6,9 @@
 #include "engine/internal.h"
 #include "engine/request.h"
 
-/* To be taken before the results are read: a request that ends is gone afterwards. */
-di_step_tokens di_step_count(const di_work *w) {
+/* Before the results are read: a request that ends is gone afterwards, and whoever gets its last
+ * output may ask for the sums at once. */
+di_step_tokens di_engine_count_tokens(di_engine *e, const di_work *w) {
     di_step_tokens t = {0};
     for (int i = 0; i < w->plan.num_rows; i++) {
         const di_plan_row *row = &w->plan.rows[i];
@@ -17,6 +18,10 @@ di_step_tokens di_step_count(const di_work *w) {
         t.prompt += (int)prompt;
         t.completion += job->ended ? 0 : w->results[i].num_tokens;
     }
+    pthread_mutex_lock(&e->lock);
+    e->stats.prompt_tokens += (uint64_t)t.prompt;
+    e->stats.completion_tokens += (uint64_t)t.completion;
+    pthread_mutex_unlock(&e->lock);
     return t;
 }
 
@@ -32,8 +37,6 @@ static void add_up(di_engine_stats *s, const di_step_stats *step) {
     s->host_seconds_total += step->host_seconds;
     s->device_seconds += step->device_seconds;
     s->device_idle_seconds += step->idle_seconds;
-    s->prompt_tokens += (uint64_t)step->prompt_tokens;
-    s->completion_tokens += (uint64_t)step->completion_tokens;
 }
 
 static void tell_pools(di_engine_stats *s, const di_cache_stats *cache) {
