@@ -4,7 +4,7 @@ ARCH := $(shell uname -m)
 PKGS := jansson libpcre2-8 libutf8proc libxxhash
 
 ifneq ($(filter tsan fuzz,$(MODE)),)
-# libgomp is not instrumented; clang's OpenMP runtime tells ThreadSanitizer what it does.
+# libFuzzer is clang's, and its ThreadSanitizer is the newer one.
 CC := clang
 else ifeq ($(origin CC),default)
 CC := gcc
@@ -27,9 +27,9 @@ SOVERSION := $(firstword $(subst ., ,$(VERSION)))
 GIT_REV := $(shell git -c safe.directory='*' describe --always --dirty 2>/dev/null || echo unknown)
 
 CPPFLAGS += -D_GNU_SOURCE -Isrc -Iinclude $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
-CFLAGS   += -std=c17 -fPIC -fvisibility=hidden -fopenmp -ffp-contract=off -fno-math-errno \
+CFLAGS   += -std=c17 -fPIC -fvisibility=hidden -ffp-contract=off -fno-math-errno \
             $(WARN) $(OPT_$(MODE))
-LDFLAGS  += -fopenmp $(filter -fsanitize=address% -fsanitize=thread,$(OPT_$(MODE)))
+LDFLAGS  += $(filter -fsanitize=address% -fsanitize=thread,$(OPT_$(MODE)))
 LDLIBS   += $(shell pkg-config --libs $(PKGS) 2>/dev/null) -lm -lpthread
 
 ifeq ($(ARCH),x86_64)

@@ -31,11 +31,7 @@ case $MODE in
         ;;
     tsan)
         limit=1800
-        # Archer tells ThreadSanitizer which accesses OpenMP's own synchronisation orders.
-        archer=$(clang -print-resource-dir)/../../libarcher.so
-        [ -f "$archer" ] || { echo 'run-tests: no libarcher.so; install libomp-dev' >&2; exit 1; }
-        export OMP_TOOL_LIBRARIES=$archer
-        export TSAN_OPTIONS="ignore_noninstrumented_modules=1 halt_on_error=1"
+        export TSAN_OPTIONS="halt_on_error=1"
         ;;
 esac
 limit=${TEST_TIMEOUT:-$limit}

@@ -1,6 +1,5 @@
 /* deepinfer version: what was built, from what, and what it found on this machine. */
 #include <jansson.h>
-#include <omp.h>
 #include <stdio.h>
 #include <utf8proc.h>
 
@@ -32,8 +31,7 @@ int di_command_version(const di_options *o) {
 #endif
     printf("libraries\n  jansson   %s\n", jansson_version_str());
     print_pcre2();
-    printf("  utf8proc  %s\n  OpenMP    %d, %d threads\n", utf8proc_version(), _OPENMP,
-           omp_get_max_threads());
+    printf("  utf8proc  %s\n", utf8proc_version());
     char features[256];
     di_cpu_feature_list(features, sizeof features);
     printf("processor   %d usable cores; %s\n", di_cpu_count(),

@@ -9,7 +9,7 @@
 #include "base/alloc.h"
 #include "cli/cli.h"
 
-/* Ctrl-C may be taken by a thread of OpenMP's, or come just before the wait begins: look anew. */
+/* Ctrl-C may be taken by another thread, or come just before the wait begins: look anew. */
 enum { READ_BYTES = 65536, LOOK_MS = 100 };
 
 void di_lines_open(di_lines *lines, FILE *stream, const char *name) {

@@ -21,8 +21,6 @@ GENERATE = ("generate", "-m", DEMO, "--temperature", "0")
 
 def small_files(most_bytes):
     """For a child: files may not grow past this, as on a full disk."""
-    if MODE == "tsan":
-        raise Skip("LLVM's OpenMP runtime keeps a shared file of its own and dies of this limit")
     return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
 
 

@@ -31,7 +31,7 @@ in_sysroot() {
 
 case $MODE in
     asan) cc='gcc -fsanitize=address,undefined' cxx='g++ -fsanitize=address,undefined' ;;
-    tsan) cc='clang -fsanitize=thread -fopenmp' cxx='clang++ -fsanitize=thread -fopenmp' ;;
+    tsan) cc='clang -fsanitize=thread' cxx='clang++ -fsanitize=thread' ;;
     *) cc=gcc cxx=g++ ;;
 esac
 

@@ -7,9 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cpuinfo.h"
+#include "base/team.h"
 #include "sample/rows.h"
 
-enum { MOST = 500 };
+enum { MOST = 500, PARTS = 8 };
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(__clang__)
 enum { DRAWS = 100000 }; /* slow builds look for other faults */
@@ -109,26 +111,41 @@ static void draw_some(const di_sample_params *p, di_sample_input in, int n, bool
     di_sample_scratch_destroy(scratch);
 }
 
+typedef struct share {
+    const di_sample_params *p;
+    di_sample_input in;
+    int n;
+    bool over_seeds;
+    int parts[PARTS][MOST];
+} share;
+
+static void draw_parts(void *arg, int64_t begin, int64_t end, int member) {
+    (void)member;
+    share *s = arg;
+    for (int64_t k = begin; k < end; k++) {
+        draw_some(s->p, s->in, s->n, s->over_seeds, (uint64_t)k * DRAWS / PARTS,
+                  (uint64_t)(k + 1) * DRAWS / PARTS, s->parts[k]);
+    }
+}
+
 /* All of them, shared by the threads: a draw depends on nothing but its seed and position. */
 static void draw_many(const di_sample_params *p, di_sample_input in, int n, bool over_seeds,
                       int *counts) {
-    enum { PARTS = 8 };
-    static int parts[PARTS][MOST];
+    static share s;
     int drawn = 0;
     di_error err = {0};
     if (!di_sample_params_check(p, n, &err)) {
         fail_msg("%s", err.message);
     }
-    memset(parts, 0, sizeof parts);
-#pragma omp parallel for schedule(dynamic, 1)
-    for (int k = 0; k < PARTS; k++) {
-        draw_some(p, in, n, over_seeds, (uint64_t)k * DRAWS / PARTS,
-                  (uint64_t)(k + 1) * DRAWS / PARTS, parts[k]);
-    }
+    s = (share){.p = p, .in = in, .n = n, .over_seeds = over_seeds};
+    di_team *team = di_team_create(di_cpu_count(), &err);
+    assert_non_null(team);
+    di_team_run(team, PARTS, PARTS, 1, draw_parts, &s);
+    di_team_destroy(team);
     for (int i = 0; i < n; i++) {
         counts[i] = 0;
         for (int k = 0; k < PARTS; k++) {
-            counts[i] += parts[k][i];
+            counts[i] += s.parts[k][i];
         }
         drawn += counts[i];
     }
