@@ -1,6 +1,7 @@
 /* Pools: a list of blocks, each filled from its beginning. See pool.h. */
 #include "base/pool.h"
 
+#include <assert.h>
 #include <stdalign.h>
 #include <stdint.h>
 
@@ -40,6 +41,7 @@ void *di_pool_take(di_pool *pool, size_t count, size_t size, di_error *err) {
     if ((!pool->last || bytes > pool->size - pool->used) && !add_block(pool, bytes, err)) {
         return NULL;
     }
+    assert(pool->last);
     char *taken = (char *)(pool->last + 1) + pool->used;
     pool->used += bytes;
     return memset(taken, 0, bytes);

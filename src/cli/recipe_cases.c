@@ -506,7 +506,10 @@ static bool without_usage(const one_case *c, const di_value *response, di_buffer
 /* Responses that are all the same are written once. */
 static bool write_splits(one_case *c, const di_value *runs, size_t count) {
     di_buffer *texts = di_calloc(count, sizeof *texts);
-    bool same = true, ok = texts || di_fail(c->err, DI_ERR_NO_MEMORY, "no memory for responses");
+    bool same = true, ok = true;
+    if (!texts) {
+        return di_fail(c->err, DI_ERR_NO_MEMORY, "no memory for responses");
+    }
     for (size_t i = 0; ok && i < count; i++) {
         ok = without_usage(c, &runs[i], &texts[i]);
         same = same && ok && texts[i].size == texts[0].size &&
@@ -532,7 +535,7 @@ static bool write_splits(one_case *c, const di_value *runs, size_t count) {
         di_write_close(c->w, ']');
         di_write_close(c->w, '}');
     }
-    for (size_t i = 0; texts && i < count; i++) {
+    for (size_t i = 0; i < count; i++) {
         di_buffer_free(&texts[i]);
     }
     di_free(texts);
@@ -541,7 +544,7 @@ static bool write_splits(one_case *c, const di_value *runs, size_t count) {
 
 static bool splits_case(one_case *c) {
     const di_value *cuts;
-    di_str text;
+    di_str text = DI_STR("");
     if (!read_request(c, NULL) ||
         !di_field_array(c->input, "input", "cuts", DI_NEEDED, &cuts, c->err) ||
         !di_field_string(c->input, "input", "text", DI_NEEDED, &text, NULL, c->err)) {
@@ -617,15 +620,14 @@ static void write_next(di_writer *w, const di_value *message) {
 }
 
 static bool extend_body(one_case *c, const di_value *message, di_value *out) {
-    const di_value *body = di_value_get(c->input, "body"),
-                   *messages = di_value_get(body, "messages");
+    const di_value *body = &c->request.body, *messages = di_value_get(body, "messages");
     di_buffer json = {0};
     di_writer w = di_writer_to(&json, DI_JSON_COMPACT, c->err);
     di_write_open(&w, '{');
     for (size_t i = 0; i < body->object.count; i++) {
         const di_member *m = &body->object.members[i];
         di_write_key(&w, m->name.data);
-        if (&m->value != messages) {
+        if (!messages || &m->value != messages) {
             di_write_value(&w, &m->value);
             continue;
         }
@@ -688,10 +690,12 @@ static bool answer_whole(one_case *c, di_str text, di_value *message) {
 }
 
 static bool roundtrip_case(one_case *c) {
-    di_str text;
+    di_str text = DI_STR("");
     di_value message, body;
     di_chat_prompt first = {0}, second = {0};
     bool ok = read_request(c, NULL) &&
+              (c->request.protocol == DI_PROTOCOL_CHAT ||
+               di_fail(c->err, DI_ERR_FORMAT, "round trips are for protocol chat only")) &&
               di_field_string(c->input, "input", "text", DI_NEEDED, &text, NULL, c->err) &&
               di_recipe_render(c->tokens, &c->request.conversation, &first, c->err) &&
               answer_whole(c, text, &message) && extend_body(c, &message, &body) &&
@@ -823,7 +827,7 @@ bool di_recipe_case(const di_chat_tokens *tokens, bool server, const char *line,
                                                image_size_case};
     one_case c = {.tokens = tokens, .server = server, .err = err};
     di_value whole;
-    di_str name;
+    di_str name = DI_STR("");
     int kind = 0;
     bool ok =
         di_value_parse(&c.pool, line, size, DI_VALUE_MAX_DEPTH + 2, &whole, err) &&

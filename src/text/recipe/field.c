@@ -117,7 +117,7 @@ bool di_field_array(const di_value *object, const char *where, const char *key, 
 
 static bool unknown_word(const char *where, const char *key, di_str found, const char *const *words,
                          int count, di_error *err) {
-    char allowed[256];
+    char allowed[256] = "";
     int at = 0;
     for (int i = 0; i < count && at < (int)sizeof allowed; i++) {
         at += snprintf(allowed + at, sizeof allowed - (size_t)at, "%s%s",
@@ -132,7 +132,7 @@ static bool unknown_word(const char *where, const char *key, di_str found, const
 
 bool di_field_word(const di_value *object, const char *where, const char *key, di_need need,
                    const char *const *words, int count, int *out, di_error *err) {
-    di_str word;
+    di_str word = DI_STR("");
     bool given;
     if (!di_field_string(object, where, key, need, &word, &given, err)) {
         return false;

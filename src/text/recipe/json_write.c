@@ -94,8 +94,8 @@ static int repeat(char *out, int at, char c, int times) {
 /* 1e16 and above and small numbers get an exponent; where small begins and whether the exponent has
  * two digits at least is what the styles differ in. */
 static int spell_real(double value, di_json_style style, char out[48]) {
-    char digits[20];
-    int exponent, at = 0;
+    char digits[20] = "0";
+    int exponent = 0, at = 0;
     if (signbit(value)) {
         out[at++] = '-';
         value = -value;

@@ -10,7 +10,7 @@
 static bool read_image_part(di_reading *x, const di_value *part, const char *where,
                             const char *path, bool assistant, di_part *out) {
     const di_value *image;
-    di_str url;
+    di_str url = DI_STR("");
     int detail = DI_DETAIL_HIGH;
     char place[DI_PATH_BYTES + 16];
     snprintf(place, sizeof place, "%s.image_url", where);
@@ -137,7 +137,7 @@ static bool read_message(di_reading *x, const di_value *object, size_t index) {
     char where[DI_PATH_BYTES];
     int role = 0;
     bool ok;
-    di_str name;
+    di_str name = DI_STR("");
     snprintf(where, sizeof where, "messages[%zu]", index);
     if (object->type != DI_VALUE_OBJECT) {
         return di_field_wrong("", where, object, "an object", x->err);

@@ -56,7 +56,7 @@ static bool read_image(di_reading *x, const di_value *block, const char *where, 
     static const char *const media[] = {"image/jpeg", "image/jpg", "image/png", "image/gif",
                                         "image/webp"};
     const di_value *source;
-    di_str text;
+    di_str text = DI_STR("");
     int type = 0, kind = 0;
     if (!di_field_object(block, where, "source", DI_NEEDED, &source, x->err) ||
         !di_field_type(source, where, sources, 3, &type, x->err)) {
@@ -126,7 +126,7 @@ static bool add_image(di_reading *x, open_message *o, const di_value *block, con
 
 /* Blocks of one message are joined by a blank line. */
 static bool add_thinking(di_reading *x, open_message *o, const di_value *block, const char *where) {
-    di_str text;
+    di_str text = DI_STR("");
     if (!di_field_string(block, where, "thinking", DI_NEEDED, &text, NULL, x->err)) {
         return false;
     }
@@ -255,7 +255,7 @@ static bool close_call(di_reading *x, const open_message *o, di_str id, size_t i
 /* Results are messages of their own, in front of the one that holds the texts. */
 static bool add_result(di_reading *x, open_message *o, const di_value *block, const char *where,
                        size_t index) {
-    di_str id;
+    di_str id = DI_STR("");
     bool is_error;
     if (!di_field_string(block, where, "tool_use_id", DI_NEEDED, &id, NULL, x->err) ||
         !di_field_bool(block, where, "is_error", &is_error, NULL, x->err)) {
@@ -287,7 +287,7 @@ static bool add_addition(di_reading *x, open_message *o, const di_value *block, 
                          size_t index) {
     static const char *const types[] = {"tool_reference"};
     const di_value *tool;
-    di_str name;
+    di_str name = DI_STR("");
     int type;
     if (!di_field_object(block, where, "tool", DI_NEEDED, &tool, x->err) ||
         !di_field_type(tool, where, types, 1, &type, x->err) ||
@@ -325,7 +325,7 @@ static bool check_answered(di_reading *x, open_message *o) {
 static bool read_block(di_reading *x, open_message *o, const di_value *block, size_t index) {
     char where[DI_PATH_BYTES];
     int type = 0;
-    di_str text;
+    di_str text = DI_STR("");
     snprintf(where, sizeof where, "messages.%zu.content.%zu", o->index, index);
     if (block->type != DI_VALUE_OBJECT) {
         return di_field_wrong("", where, block, "an object", x->err);
@@ -409,7 +409,7 @@ static bool tell_as_user(di_reading *x, di_message *m) {
         ok = (i == 0 || di_buffer_append_text(&text, "\n\n", x->err)) &&
              di_buffer_append(&text, p->text.data, p->text.size, x->err);
     }
-    di_str told;
+    di_str told = DI_STR("");
     ok = ok && di_buffer_append_text(&text, "\n</system-reminder>", x->err) &&
          di_pool_copy(x->pool, text.data, text.size, &told, x->err);
     di_buffer_free(&text);
@@ -558,7 +558,7 @@ static bool is_web_search(const di_value *tool) {
 
 static bool read_tool(di_reading *x, const di_value *object, size_t index) {
     char where[DI_PATH_BYTES];
-    di_str type;
+    di_str type = DI_STR("");
     bool typed = false;
     snprintf(where, sizeof where, "tools[%zu]", index);
     if (object->type != DI_VALUE_OBJECT) {
@@ -638,7 +638,7 @@ static bool read_tool_choice(di_reading *x) {
 
 static bool read_metadata(di_reading *x) {
     const di_value *metadata;
-    di_str user;
+    di_str user = DI_STR("");
     return di_field_object(x->body, "", "metadata", DI_OPTIONAL, &metadata, x->err) &&
            (!metadata ||
             di_field_string(metadata, "metadata", "user_id", DI_OPTIONAL, &user, NULL, x->err));

@@ -15,7 +15,7 @@
 
 static bool read_image_part(di_reading *x, const di_value *part, const char *where,
                             const char *path, di_part *out) {
-    di_str url, file;
+    di_str url = DI_STR(""), file = DI_STR("");
     bool has_url, has_file;
     int detail = DI_DETAIL_HIGH;
     if (!di_field_string(part, where, "image_url", DI_OPTIONAL, &url, &has_url, x->err) ||
@@ -191,7 +191,7 @@ static bool add_reasoning(input *in, const di_value *item, const char *where) {
         return false;
     }
     for (size_t i = 0; i < content->array.count; i++) {
-        di_str text;
+        di_str text = DI_STR("");
         int type;
         const di_value *part = &content->array.items[i];
         if (part->type != DI_VALUE_OBJECT) {
@@ -333,7 +333,7 @@ static bool join_names(di_reading *x, di_str space, di_str name, di_str *out) {
 
 static bool read_function_call(input *in, const di_value *item, const char *where) {
     di_call call;
-    di_str space;
+    di_str space = DI_STR("");
     bool spaced;
     di_reading *x = in->x;
     return di_field_string(item, where, "call_id", DI_NEEDED, &call.id, NULL, x->err) &&
@@ -345,7 +345,7 @@ static bool read_function_call(input *in, const di_value *item, const char *wher
 
 static bool read_custom_call(input *in, const di_value *item, const char *where) {
     di_call call;
-    di_str text;
+    di_str text = DI_STR("");
     di_reading *x = in->x;
     if (!di_field_string(item, where, "call_id", DI_NEEDED, &call.id, NULL, x->err) ||
         !di_field_string(item, where, "name", DI_NEEDED, &call.name, NULL, x->err) ||
@@ -365,7 +365,7 @@ static bool read_custom_call(input *in, const di_value *item, const char *where)
 
 static bool read_output(input *in, const di_value *item, size_t index, const char *where) {
     di_reading *x = in->x;
-    di_str id;
+    di_str id = DI_STR("");
     bool ok;
     const di_value *output = di_field(item, where, "output", DI_NEEDED, &ok, x->err);
     di_message *m = di_pool_take(x->pool, 1, sizeof *m, x->err);
@@ -444,7 +444,7 @@ static bool read_items(di_reading *x, const di_value *list) {
 
 static bool read_input(di_reading *x) {
     const di_value *list = di_value_given(x->body, "input");
-    di_str instructions;
+    di_str instructions = DI_STR("");
     bool instructed;
     if (!di_field_string(x->body, "", "instructions", DI_OPTIONAL, &instructions, &instructed,
                          x->err)) {
@@ -600,7 +600,7 @@ static bool read_custom(di_reading *x, const di_value *object, const char *where
 
 static bool read_tool(di_reading *x, const di_value *object, size_t index) {
     char where[DI_PATH_BYTES];
-    di_str type;
+    di_str type = DI_STR("");
     snprintf(where, sizeof where, "tools[%zu]", index);
     if (object->type != DI_VALUE_OBJECT) {
         return di_field_wrong("", where, object, "an object", x->err);
@@ -689,7 +689,7 @@ static bool read_text(di_reading *x) {
     di_conversation *c = &x->r->conversation;
     const di_value *text, *format = NULL;
     int type = 0, verbosity;
-    di_str name;
+    di_str name = DI_STR("");
     bool ok = true;
     if (!di_field_object(x->body, "", "text", DI_OPTIONAL, &text, x->err)) {
         return false;
@@ -741,7 +741,7 @@ static bool refuse_unsupported(const di_reading *x) {
 }
 
 bool di_read_responses(di_reading *x) {
-    di_str user;
+    di_str user = DI_STR("");
     x->json_word_missing = "Response input messages must contain the word 'json' in some form to "
                            "use 'text.format' of type 'json_object'.";
     x->reasoning_missing = "reasoning_text";

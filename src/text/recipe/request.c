@@ -513,7 +513,7 @@ bool di_request_max_tokens(const di_request *r, uint64_t prompt_tokens, uint64_t
                        "This model's maximum context length is %llu tokens. However, you requested "
                        "%llu tokens (%llu in the messages, %u in the completion). Please reduce "
                        "the length of the messages or completion.",
-                       (unsigned long long)context, (unsigned long long)(prompt_tokens + asked),
+                       (unsigned long long)context, (unsigned long long)prompt_tokens + asked,
                        (unsigned long long)prompt_tokens, asked);
     }
     uint64_t most = asked ? asked : !c->thinking ? 8192 : c->level == DI_LEVEL_MAX ? 131072 : 65536;

@@ -72,7 +72,7 @@ static inline bool di_value_is(const di_value *value, di_value_type type) {
 }
 
 static inline bool di_value_is_string(const di_value *value, const char *text) {
-    return di_value_is(value, DI_VALUE_STRING) && di_str_is(value->string, text);
+    return value && value->type == DI_VALUE_STRING && di_str_is(value->string, text);
 }
 
 #endif
