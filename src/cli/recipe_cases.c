@@ -551,6 +551,9 @@ static bool splits_case(one_case *c) {
         return false;
     }
     size_t count = cuts->array.count;
+    if (count == 0) {
+        return di_fail(c->err, DI_ERR_FORMAT, "input.cuts is empty");
+    }
     di_value *runs = di_pool_take(&c->pool, count, sizeof *runs, c->err);
     for (size_t i = 0; runs && i < count; i++) {
         if (!run_split(c, text, &cuts->array.items[i], &runs[i])) {

@@ -137,7 +137,7 @@ enum {
     FEWEST_PIXELS = 295936,
     MOST_ROUNDS = 10,
     LARGEST_SIDE = 8192,
-    LOW_SIDE = 768, /* longest side of detail "low" */
+    LOW_SIDE = 512, /* longest side of detail "low" */
 };
 
 static double round_up(double x) {
