@@ -297,10 +297,7 @@ static bool split_body(ebnf *g, const component *c, ebnf_node x, ebnf_node rest,
 /* Behind x, when x itself can be empty. */
 static bool split_behind_empty(ebnf *g, const component *c, ebnf_node x, ebnf_node rest, split *s) {
     di_terms *t = &g->m->terms;
-    ebnf_expr e = g->nodes[x];
-    di_term term = e.kind == EBNF_TERM                            ? e.a
-                   : e.kind == EBNF_RULE && g->rules[e.a].regular ? g->rules[e.a].term
-                                                                  : DI_TERM_NONE;
+    di_term term = visit(g, x, is_regular, NULL) ? term_of(g, x) : DI_TERM_NONE;
     if (term == DI_TERM_NONE) {
         return di_fail(g->err, DI_ERR_UNSUPPORTED,
                        "a left-recursive rule begins with something that may be empty");

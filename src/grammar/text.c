@@ -99,7 +99,7 @@ static bool can_begin_with(di_terms *t, di_term x, const uint8_t *low, const uin
 
 static bool has_character(di_terms *t, di_term x, uint32_t low, uint32_t high) {
     if (x == DI_TERM_TEXT) {
-        return true;
+        return low < 0xD800 || high > 0xDFFF;
     }
     for (int s = 0; s < NUM_SPANS; s++) {
         uint32_t from = low > spans[s][0] ? low : spans[s][0];

@@ -78,7 +78,7 @@ bool test_accepts(di_grammar *g, const di_vocab *v, const char *text, size_t siz
     for (size_t i = 0; ok && i < size; i++) {
         int32_t token = TEST_FIRST_BYTE + (uint8_t)text[i];
         if (!di_matcher_mask(m, mask, &err)) {
-            fail_msg("%s", err.message);
+            fail_msg("behind %.*s of %s: %s", (int)i, text, text, err.message);
         }
         ok = mask[token / 32] >> token % 32 & 1;
         assert_int_equal(di_matcher_push(m, token, NULL), ok);
