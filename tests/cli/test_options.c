@@ -118,9 +118,12 @@ static void test_values_out_of_range_name_option_value_and_range(void **state) {
     expect_refused(IN_RUN, "--seed=-1", "--seed is '-1', allowed: 0 to 18446744073709551615");
     expect_refused(IN_RUN, "--seed=18446744073709551616",
                    "--seed is '18446744073709551616', allowed: 0 to 18446744073709551615");
-    expect_refused(IN_RUN, "--backend=gpu", "--backend is 'gpu', allowed: cpu or cuda[:N] or auto or ref");
-    expect_refused(IN_RUN, "--backend=cpu|ref", "--backend is 'cpu|ref', allowed: cpu or cuda[:N] or auto or ref");
-    expect_refused(IN_RUN, "--backend=", "--backend is '', allowed: cpu or cuda[:N] or auto or ref");
+    expect_refused(IN_RUN, "--backend=gpu",
+                   "--backend is 'gpu', allowed: cpu or cuda[:N] or auto or ref");
+    expect_refused(IN_RUN, "--backend=cpu|ref",
+                   "--backend is 'cpu|ref', allowed: cpu or cuda[:N] or auto or ref");
+    expect_refused(IN_RUN,
+                   "--backend=", "--backend is '', allowed: cpu or cuda[:N] or auto or ref");
     expect_refused(IN_RUN, "--model=", "--model is empty, a path is needed");
     expect_refused(IN_RUN, "--seed", "option --seed needs a value: N");
     expect_refused(IN_RUN, "-m", "option -m needs a value: DIR");

@@ -457,7 +457,8 @@ static void test_bad_engine_options_are_refused_by_name(void **state) {
     } cases[] = {
         {NULL, NULL, 0, 512, 0, "model is empty"},
         {"models/none", NULL, 0, 512, 0, "models/none"},
-        {"models/demo", "gpu", 0, 512, 0, "backend is 'gpu', allowed are cpu, cuda, cuda:N, auto and ref"},
+        {"models/demo", "gpu", 0, 512, 0,
+         "backend is 'gpu', allowed are cpu, cuda, cuda:N, auto and ref"},
         {"models/demo", NULL, -1, 512, 0, "threads"},
         {"models/demo", NULL, 0, 0, 0, "max_num_batched_tokens is 0, allowed are 1 to 65536"},
         {"models/demo", NULL, 0, 512, -1, "max_model_len is -1"},

@@ -96,7 +96,8 @@ static void test_bad_conversations_are_refused_by_field(void **state) {
                    "messages[0]: unknown field contnet; did you mean content?");
     expect_refused("[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]",
                    "content of type \"image_url\" is not supported");
-    expect_refused("[{\"role\":\"user\",\"content\":[\"x\"]}]", "messages[0].content[0] is a string");
+    expect_refused("[{\"role\":\"user\",\"content\":[\"x\"]}]",
+                   "messages[0].content[0] is a string");
     expect_refused("[{\"role\":\"user\",\"content\":\"x\"", "not valid JSON");
 }
 
