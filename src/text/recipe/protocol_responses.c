@@ -174,22 +174,9 @@ static bool begin_turn(input *in, bool fresh) {
     return t->m != NULL;
 }
 
-static bool add_reasoning(input *in, const di_value *item, const char *where) {
+static bool join_reasoning(input *in, const di_value *content, const char *where,
+                           di_buffer *joined) {
     static const char *const types[] = {"reasoning_text"};
-    const di_value *content;
-    if (!di_field_array(item, where, "content", DI_OPTIONAL, &content, in->x->err)) {
-        return false;
-    }
-    bool called = in->t.m && in->t.m->call_count > 0;
-    if (called && !end_turn(in)) {
-        return false;
-    }
-    if (!content) {
-        return true;
-    }
-    if (!begin_turn(in, in->t.has_text)) {
-        return false;
-    }
     for (size_t i = 0; i < content->array.count; i++) {
         di_str text = DI_STR("");
         int type;
@@ -198,17 +185,35 @@ static bool add_reasoning(input *in, const di_value *item, const char *where) {
             return di_field_wrong(where, "content", part, "a list of objects", in->x->err);
         }
         if (!di_field_type(part, where, types, 1, &type, in->x->err) ||
-            !di_field_string(part, where, "text", DI_NEEDED, &text, NULL, in->x->err)) {
-            return false;
-        }
-        bool first = !in->t.m->has_reasoning;
-        in->t.m->has_reasoning = true;
-        if ((!first && !di_buffer_append(&in->t.reasoning, "\n", 1, in->x->err)) ||
-            !di_buffer_append(&in->t.reasoning, text.data, text.size, in->x->err)) {
+            !di_field_string(part, where, "text", DI_NEEDED, &text, NULL, in->x->err) ||
+            (i > 0 && !di_buffer_append(joined, "\n", 1, in->x->err)) ||
+            !di_buffer_append(joined, text.data, text.size, in->x->err)) {
             return false;
         }
     }
     return true;
+}
+
+/* Parts and items are joined by a newline; an item without text is as none. */
+static bool add_reasoning(input *in, const di_value *item, const char *where) {
+    const di_value *content;
+    di_buffer joined = {0};
+    if (!di_field_array(item, where, "content", DI_OPTIONAL, &content, in->x->err)) {
+        return false;
+    }
+    bool called = in->t.m && in->t.m->call_count > 0;
+    bool ok =
+        (!called || end_turn(in)) && (!content || join_reasoning(in, content, where, &joined));
+    if (ok && joined.size > 0) {
+        ok = begin_turn(in, in->t.has_text) &&
+             (!in->t.m->has_reasoning || di_buffer_append(&in->t.reasoning, "\n", 1, in->x->err)) &&
+             di_buffer_append(&in->t.reasoning, joined.data, joined.size, in->x->err);
+        if (ok) {
+            in->t.m->has_reasoning = true;
+        }
+    }
+    di_buffer_free(&joined);
+    return ok;
 }
 
 static bool add_assistant_text(input *in, const di_value *content, size_t index) {

@@ -394,6 +394,35 @@ static bool turn(const renderer *r, const di_message *m) {
     return content(r, m);
 }
 
+/* V4 leaves empty ones out of messages of the user that follow each other; *last is the last. */
+static bool users_v4(const renderer *r, const di_message *first, const di_message **last) {
+    bool begun = false;
+    for (const di_message *m = first; m; m = m->next) {
+        if (m->role == DI_ROLE_SYSTEM) {
+            continue; /* stands in the head */
+        }
+        if (m->role != DI_ROLE_USER) {
+            break;
+        }
+        *last = m;
+        if (!di_message_is_empty(m)) {
+            if ((begun && !text(r, "\n\n")) || !content(r, m)) {
+                return false;
+            }
+            begun = true;
+        }
+    }
+    return true;
+}
+
+static bool one_or_more(const renderer *r, const di_message *caller, const di_message **m) {
+    if ((*m)->role == DI_ROLE_TOOL) {
+        return results(r, caller, *m, m);
+    }
+    return (*m)->role == DI_ROLE_USER && r->c->version == DI_MODEL_V4 ? users_v4(r, *m, m)
+                                                                      : turn(r, *m);
+}
+
 /* Messages of the user and results that follow each other are one turn. */
 static bool turns(const renderer *r) {
     bool v4 = r->c->version == DI_MODEL_V4, in_user_turn = false;
@@ -406,7 +435,7 @@ static bool turns(const renderer *r) {
         if (of_user && !(in_user_turn ? text(r, "\n\n") : control(r, r->t->user, "users"))) {
             return false;
         }
-        if (!(m->role == DI_ROLE_TOOL ? results(r, caller, m, &m) : turn(r, m))) {
+        if (!one_or_more(r, caller, &m)) {
             return false;
         }
         in_user_turn = of_user;
