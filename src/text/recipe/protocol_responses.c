@@ -236,7 +236,7 @@ static bool add_assistant_text(input *in, const di_value *content, size_t index)
         t->m->parts = moved;
         t->m->parts[t->m->part_count++] = text.parts[i];
     }
-    t->has_text = true;
+    t->has_text |= !di_message_is_empty(&text);
     return true;
 }
 
@@ -596,7 +596,8 @@ static bool read_custom(di_reading *x, const di_value *object, const char *where
     }
     out->in_name = out->name;
     out->has_description = true;
-    out->description = di_apply_patch_description;
+    out->description = x->r->conversation.version == DI_MODEL_V4 ? di_apply_patch_description_v4
+                                                                 : di_apply_patch_description;
     out->parameters = parameters;
     out->custom = true;
     x->tool_count++;

@@ -296,8 +296,9 @@ static bool head_v4(const renderer *r) {
 
 static bool assistant(const renderer *r, const di_message *m) {
     const di_conversation *c = r->c;
-    bool reasons = c->thinking && (c->tool_count > 0 || m->prefix);
-    bool stays_open = m->prefix && c->thinking && di_message_is_empty(m);
+    bool continues = m->prefix && m != c->first; /* what stands alone is no turn's continuation */
+    bool reasons = c->thinking && (c->tool_count > 0 || continues);
+    bool stays_open = continues && c->thinking && di_message_is_empty(m);
     if (!control(r, r->t->assistant, "answers")) {
         return false;
     }
@@ -330,12 +331,11 @@ static int by_call_id(const void *a, const void *b) {
 }
 
 /* The results that begin at `first`, sorted by the calls that they answer. */
-static bool place_results(const renderer *r, const di_message *caller, placed *results,
-                          size_t count) {
+static bool place_results(const di_message *caller, placed *results, size_t count, di_error *err) {
     size_t num_calls = caller ? caller->call_count : 0;
     const di_call **sorted = di_calloc(num_calls, sizeof(di_call *));
     if (!sorted) {
-        return di_fail(r->err, DI_ERR_NO_MEMORY, "no memory for the results of calls");
+        return di_fail(err, DI_ERR_NO_MEMORY, "no memory for the results of calls");
     }
     for (size_t i = 0; i < num_calls; i++) {
         sorted[i] = &caller->calls[i];
@@ -355,23 +355,36 @@ static bool place_results(const renderer *r, const di_message *caller, placed *r
     return true;
 }
 
-/* Renders a run of results; *last is the last message of it. */
-static bool results(const renderer *r, const di_message *caller, const di_message *first,
-                    const di_message **last) {
-    size_t count = 0;
+/* The run of results that begins at `first`, sorted; freed by the caller. *last is the last message
+ * of it. NULL for want of memory. */
+static placed *sorted_results(const di_message *caller, const di_message *first,
+                              const di_message **last, size_t *count, di_error *err) {
+    *count = 0;
     for (const di_message *m = first; m && m->role == DI_ROLE_TOOL; m = m->next) {
         *last = m;
-        count++;
+        ++*count;
     }
-    placed *run = di_calloc(count, sizeof *run);
+    placed *run = di_calloc(*count, sizeof *run);
     if (!run) {
-        return di_fail(r->err, DI_ERR_NO_MEMORY, "no memory for %zu results of calls", count);
+        di_fail(err, DI_ERR_NO_MEMORY, "no memory for %zu results of calls", *count);
+        return NULL;
     }
     const di_message *m = first;
-    for (size_t i = 0; i < count; i++, m = m->next) {
+    for (size_t i = 0; i < *count; i++, m = m->next) {
         run[i].m = m;
     }
-    bool ok = place_results(r, caller, run, count);
+    if (!place_results(caller, run, *count, err)) {
+        di_free(run);
+        return NULL;
+    }
+    return run;
+}
+
+static bool results(const renderer *r, const di_message *caller, const di_message *first,
+                    const di_message **last) {
+    size_t count;
+    placed *run = sorted_results(caller, first, last, &count, r->err);
+    bool ok = run != NULL;
     for (size_t i = 0; ok && i < count; i++) {
         ok = (i == 0 || text(r, "\n\n")) && tool_result(r, run[i].m);
     }
@@ -469,25 +482,42 @@ bool di_recipe_render(const di_chat_tokens *t, const di_conversation *c, di_chat
     return false;
 }
 
+static size_t note_images(const di_message *m, const di_image **list) {
+    size_t found = 0;
+    for (size_t i = 0; i < m->part_count; i++) {
+        if (m->parts[i].image && list) {
+            list[found] = m->parts[i].image;
+        }
+        found += m->parts[i].image != NULL;
+    }
+    return found;
+}
+
 bool di_recipe_images(const di_conversation *c, di_pool *pool, const di_image *const **images,
                       size_t *count, di_error *err) {
-    size_t found = 0;
-    const di_image **list = NULL;
-    for (int pass = 0; pass < 2; pass++) {
-        found = 0;
-        for (const di_message *m = c->first; m; m = m->next) {
-            for (size_t i = 0; i < m->part_count; i++) {
-                if (m->parts[i].image && list) {
-                    list[found] = m->parts[i].image;
-                }
-                found += m->parts[i].image != NULL;
-            }
+    size_t most = 0, found = 0;
+    for (const di_message *m = c->first; m; m = m->next) {
+        most += note_images(m, NULL);
+    }
+    const di_image **list = di_pool_take(pool, most, sizeof(di_image *), err);
+    const di_message *caller = NULL;
+    for (const di_message *m = c->first; list && m; m = m->next) {
+        if (m->role != DI_ROLE_TOOL) {
+            found += note_images(m, list + found);
+            caller = m->role == DI_ROLE_ASSISTANT ? m : caller;
+            continue;
         }
-        if (!list && !(list = di_pool_take(pool, found, sizeof(di_image *), err))) {
+        size_t run_count;
+        placed *run = sorted_results(caller, m, &m, &run_count, err);
+        for (size_t i = 0; run && i < run_count; i++) {
+            found += note_images(run[i].m, list + found);
+        }
+        di_free(run);
+        if (!run) {
             return false;
         }
     }
     *images = (const di_image *const *)list;
     *count = found;
-    return true;
+    return list != NULL;
 }

@@ -279,6 +279,19 @@ static void resolve_thinking(di_reading *x) {
 
 /* ---- tools and constraint ---- */
 
+/* The recipe's constraint can be of strict tools or of a format, and of one kind of tools only. */
+static bool check_strict(const di_reading *x) {
+    const di_conversation *c = &x->r->conversation;
+    for (size_t i = 1; i < c->tool_count && !x->o->server; i++) {
+        if (c->tools[i].strict != c->tools[0].strict) {
+            return di_fail(x->err, DI_ERR_ARGUMENT,
+                           "Cannot use strict tool with non-strict tool in the same request");
+        }
+    }
+    return !c->tools[0].strict || c->format == DI_FORMAT_TEXT || x->o->server ||
+           di_fail(x->err, DI_ERR_ARGUMENT, "response_format should not be used with tools");
+}
+
 static bool resolve_choice(di_reading *x) {
     di_conversation *c = &x->r->conversation;
     c->choice = x->choice;
@@ -301,6 +314,9 @@ static bool resolve_choice(di_reading *x) {
     }
     if (c->choice == DI_CHOICE_REQUIRED && c->thinking) {
         return di_fail(x->err, DI_ERR_ARGUMENT, "Thinking mode does not support this tool_choice");
+    }
+    if (!check_strict(x)) {
+        return false;
     }
     x->r->parsing.tool_calls = true;
     x->r->parsing.starts_in_tool_calls = c->choice == DI_CHOICE_REQUIRED;
@@ -439,7 +455,11 @@ static bool check_reasoning(const di_reading *x) {
 static bool resolve_prefix(di_reading *x) {
     di_conversation *c = &x->r->conversation;
     bool open = c->last && c->last->prefix;
-    if (open && x->tool_count > 0 && x->choice != DI_CHOICE_NONE) {
+    bool calls = x->tool_count > 0;
+    for (const di_message *m = c->first; m; m = m->next) {
+        calls |= m->call_count > 0;
+    }
+    if (open && calls) {
         return di_fail(x->err, DI_ERR_ARGUMENT, "Function call should not be used with prefix");
     }
     if (open && c->format == DI_FORMAT_JSON) {

@@ -14,6 +14,7 @@ extern const di_str di_text_tools_v41, di_text_tools_v4, di_text_tools_end;
 extern const di_str di_text_effort_v4_high, di_text_effort_v4_max;
 
 /* The one custom tool that there is: what it says to the model, and the schema of its argument. */
-extern const di_str di_apply_patch_description, di_apply_patch_parameters;
+extern const di_str di_apply_patch_description, di_apply_patch_description_v4,
+    di_apply_patch_parameters;
 
 #endif

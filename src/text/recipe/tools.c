@@ -94,10 +94,6 @@ bool di_check_tool_names(di_reading *x) {
         qsort(x->by_name, x->tool_count, sizeof(di_tool *), by_name);
     }
     for (size_t i = 1; x->by_name && i < x->tool_count; i++) {
-        if (x->tools[i].strict != x->tools[0].strict && !x->o->server) {
-            return di_fail(x->err, DI_ERR_ARGUMENT,
-                           "Cannot use strict tool with non-strict tool in the same request");
-        }
         if (di_str_equal(x->by_name[i - 1]->name, x->by_name[i]->name)) {
             return di_fail(x->err, DI_ERR_ARGUMENT, "Tool names must be unique.");
         }
