@@ -1,5 +1,6 @@
 /* What a step writes into the state of sequences: window records, open groups, compressed entries
  * and their index keys. Addresses: ops/address.h. */
+#include <assert.h>
 #include <string.h>
 
 #include "ops/address.h"
@@ -143,6 +144,7 @@ static void close_groups(void *arg, int64_t begin, int64_t end, int member) {
             c->kernels->round_row(c->k + row * dim, dim, latent);
             continue;
         }
+        assert(c->ratio > 1 && c->ratio <= MAX_RATIO);
         for (int j = 0; j < c->ratio; j++) {
             token[j] = find_token(c->step, seq, c->layer, first + j, c->k, c->g, c->dim);
         }
