@@ -555,6 +555,7 @@ ebnf_node di_ebnf_add(ebnf *g, ebnf_kind kind, uint32_t a, uint32_t b) {
         if (nodes) {
             g->nodes = nodes;
         }
+        g->failed = true;
         di_fail(g->err, DI_ERR_NO_MEMORY, "no memory for a grammar");
         return UINT32_MAX;
     }
@@ -566,6 +567,7 @@ ebnf_node di_ebnf_add(ebnf *g, ebnf_kind kind, uint32_t a, uint32_t b) {
 uint32_t di_ebnf_add_rule(ebnf *g) {
     ebnf_rule *rules = di_grow(g->rules, g->num_rules, &g->cap_rules, sizeof *rules);
     if (!rules) {
+        g->failed = true;
         di_fail(g->err, DI_ERR_NO_MEMORY, "no memory for a grammar");
         return UINT32_MAX;
     }

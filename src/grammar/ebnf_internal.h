@@ -39,6 +39,7 @@ typedef struct ebnf {
     ebnf_rule *rules;
     size_t num_rules, cap_rules;
     di_error *err;
+    bool failed; /* memory was short for a node or a rule */
 } ebnf;
 
 /* Each UINT32_MAX if memory is short (and the error is set). */

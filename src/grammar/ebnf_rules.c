@@ -396,7 +396,7 @@ static bool remove_recursion(ebnf *g, const component *c) {
             body == UINT32_MAX ? di_ebnf_add(g, EBNF_TERM, DI_TERM_NONE, 0) : body;
     }
     di_free(splits);
-    return ok;
+    return ok && !g->failed;
 }
 
 static bool find_components(ebnf *g, int *count) {

@@ -10,7 +10,7 @@
 #include "grammar/decimal.h"
 #include "grammar/schema_internal.h"
 
-enum { MAX_SEARCH_STEPS = 300000 };
+enum { MAX_SEARCH_STEPS = 300000, MAX_NESTING = 500 };
 
 /* ---- errors ---- */
 
@@ -93,7 +93,9 @@ static demand intern_demand(di_schema *s, const lit *literals, uint32_t count) {
 demand schema_demand(di_schema *s, const lit *literals, size_t count) {
     lit sorted[SCHEMA_MAX_LITERALS + 1];
     uint32_t kept = 0;
-    memcpy(sorted, literals, count * sizeof *sorted);
+    if (count > 0) {
+        memcpy(sorted, literals, count * sizeof *sorted);
+    }
     qsort(sorted, count, sizeof *sorted, by_value);
     for (size_t i = 0; i < count; i++) {
         lit x = sorted[i];
@@ -130,7 +132,7 @@ bool schema_know(di_schema *s, demand d) {
     s->making++;
     shapes list = {0};
     uint32_t first = s->demands[d].first, count = s->demands[d].count;
-    bool ok = count == 1 ? schema_shapes_of(s, s->literals[first], &list)
+    bool ok = count == 1 ? schema_make_shapes(s, s->literals[first], &list)
                          : schema_add_shape(s, &list, schema_any_shape(s));
     for (uint32_t i = 0; ok && count > 1 && i < count; i++) {
         ok = schema_and_literal(s, &list, s->literals[first + i]);
@@ -150,6 +152,25 @@ bool schema_know(di_schema *s, demand d) {
     s->demands[d].known = ok ? 2 : 0;
     s->making--;
     di_free(list.of);
+    return ok;
+}
+
+bool schema_shapes_of(di_schema *s, lit x, shapes *out) {
+    demand d = schema_demand(s, &x, 1);
+    if (d == UINT32_MAX) {
+        return false;
+    }
+    if (s->demands[d].known == 1) {
+        return schema_fail(s, DI_ERR_UNSUPPORTED, x >> 2, "refers to itself without end");
+    }
+    if (++s->depth > MAX_NESTING) {
+        return schema_fail(s, DI_ERR_UNSUPPORTED, x >> 2, "schemas refer to each other too deep");
+    }
+    bool ok = schema_know(s, d);
+    s->depth--;
+    for (uint32_t i = 0; ok && i < s->demands[d].shape_count; i++) {
+        ok = schema_add_shape(s, out, s->shapes[s->demands[d].shape_first + i]);
+    }
     return ok;
 }
 

@@ -204,11 +204,14 @@ static uint32_t intern_state(di_schema *s, const array_state *x) {
     }
     array_state *states =
         di_grow(s->array_states, s->num_array_states, &s->cap_array_states, sizeof *states);
-    if (!states || !di_terms_charge(s->t, sizeof *states)) {
-        schema_no_memory(s);
+    if (!states) {
+        di_terms_fail(s->t, DI_ERR_NO_MEMORY, "no memory for a grammar");
         return UINT32_MAX;
     }
     s->array_states = states;
+    if (!di_terms_charge(s->t, sizeof *states)) {
+        return UINT32_MAX;
+    }
     uint32_t id = (uint32_t)s->num_array_states++;
     s->array_states[id] = *x;
     s->array_states[id].term = DI_TERM_NONE;

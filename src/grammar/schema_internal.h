@@ -258,8 +258,8 @@ bool schema_resolve(di_schema *s, uint32_t ref, uint32_t *target);
 void schema_free_ids(di_schema *s);
 
 /* ---- schema_shapes.c ---- */
-/* The shapes of a statement; *out is empty at first and freed by the caller. */
-bool schema_shapes_of(di_schema *s, lit x, shapes *out);
+/* Adds the shapes of a statement. For schema_know, which remembers them. */
+bool schema_make_shapes(di_schema *s, lit x, shapes *out);
 shape schema_any_shape(const di_schema *s);
 bool schema_add_shape(di_schema *s, shapes *list, shape x);
 bool schema_add_rule(di_schema *s, shape *x, rule r);
@@ -282,6 +282,8 @@ demand schema_demand(di_schema *s, const lit *literals, size_t count);
 demand schema_demand_and(di_schema *s, demand a, lit x); /* both UINT32_MAX after an error */
 /* Makes the shapes of a demand. */
 bool schema_know(di_schema *s, demand d);
+/* Adds the shapes of a statement to *out, which the caller frees. */
+bool schema_shapes_of(di_schema *s, lit x, shapes *out);
 /* Whether some value meets the demand; false also after an error. */
 bool schema_inhabited(di_schema *s, demand d);
 di_term schema_value(di_schema *s, demand d);

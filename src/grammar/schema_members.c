@@ -41,11 +41,14 @@ static uint32_t intern_state(di_schema *s, const object_state *x) {
     }
     object_state *states =
         di_grow(s->object_states, s->num_object_states, &s->cap_object_states, sizeof *states);
-    if (!states || !di_terms_charge(s->t, sizeof *states + words * 4)) {
+    if (!states) {
         di_terms_fail(s->t, DI_ERR_NO_MEMORY, "no memory for a grammar");
         return UINT32_MAX;
     }
     s->object_states = states;
+    if (!di_terms_charge(s->t, sizeof *states + words * 4)) {
+        return UINT32_MAX;
+    }
     uint32_t id = (uint32_t)s->num_object_states++;
     s->object_states[id] = *x;
     s->object_states[id].term = DI_TERM_NONE;
@@ -202,11 +205,14 @@ static uint32_t intern_key(di_schema *s, const key_state *x) {
         }
     }
     key_state *keys = di_grow(s->keys, s->num_keys, &s->cap_keys, sizeof *keys);
-    if (!keys || !di_terms_charge(s->t, sizeof *keys)) {
+    if (!keys) {
         di_terms_fail(s->t, DI_ERR_NO_MEMORY, "no memory for a grammar");
         return UINT32_MAX;
     }
     s->keys = keys;
+    if (!di_terms_charge(s->t, sizeof *keys)) {
+        return UINT32_MAX;
+    }
     uint32_t id = (uint32_t)s->num_keys++;
     s->keys[id] = *x;
     s->keys[id].hash_next = s->key_buckets[bucket];

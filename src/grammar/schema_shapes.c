@@ -1172,25 +1172,20 @@ static bool negative(di_schema *s, uint32_t schema, shapes *out) {
     return true;
 }
 
-bool schema_shapes_of(di_schema *s, lit x, shapes *out) {
-    if (x == LIT_TRUE) {
-        return schema_add_shape(s, out, schema_any_shape(s));
-    }
+bool schema_make_shapes(di_schema *s, lit x, shapes *out) {
     if (x == LIT_FALSE) {
         return true;
     }
     uint32_t node = x >> 2;
-    lit_kind kind = x & 3;
-    if (kind == LIT_EQUALS) {
-        return add_equal(s, node, out);
+    switch (x & 3) {
+    case LIT_EQUALS:
+        return add_equal(s, node, out) && schema_check(s);
+    case LIT_NOT_EQUALS:
+        return add_unequal(s, node, out) && schema_check(s);
+    default:
+        break;
     }
-    if (kind == LIT_NOT_EQUALS) {
-        return add_unequal(s, node, out);
-    }
-    if (++s->depth > 100) {
-        return schema_fail(s, DI_ERR_UNSUPPORTED, node, "refers to itself without end");
-    }
-    bool negated = kind == LIT_NOT_SCHEMA, ok;
+    bool negated = (x & 3) == LIT_NOT_SCHEMA, ok;
     switch (at(s, node)->type) {
     case DI_DOC_TRUE:
     case DI_DOC_FALSE:
@@ -1203,6 +1198,5 @@ bool schema_shapes_of(di_schema *s, lit x, shapes *out) {
     default:
         ok = schema_fail(s, DI_ERR_ARGUMENT, node, "a schema must be an object or a boolean");
     }
-    s->depth--;
     return ok && schema_check(s);
 }

@@ -162,7 +162,7 @@ bool di_terms_create(di_terms *t, size_t max_bytes, di_error *err) {
         di_term_intern(t, DI_KIND_NONE, 0, DI_TERM_TEXT, 0, 0);
         di_term_intern(t, DI_KIND_STRING, DI_TERM_REGULAR, DI_TERM_TEXT, 0, 0);
         uint32_t all[] = {0, 0x10FFFF};
-        di_term character = di_term_characters(t, all, 1);
+        di_term character = t->fault.code == DI_OK ? di_term_characters(t, all, 1) : DI_TERM_NONE;
         if (t->fault.code == DI_OK) {
             t->nodes[DI_TERM_CHAR] = t->nodes[character];
             t->nodes[character] = (di_term_node){.kind = DI_KIND_NONE, .a = UINT32_MAX};

@@ -1,0 +1,219 @@
+/* Hostile grammars: refused or compiled within a second, never a crash. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "support/cmocka.h"
+#include "support/grammar.h"
+
+static di_vocab *v;
+
+/* Sanitizers and busy machines are slow; ten times the promise is still no hang. */
+enum { SECONDS = 10, MEGABYTES = 200 };
+
+static char *repeat(const char *head, const char *unit, size_t count, const char *tail) {
+    size_t unit_size = strlen(unit), n = strlen(head);
+    char *text = di_alloc(n + unit_size * count + strlen(tail) + 1);
+    assert_non_null(text);
+    memcpy(text, head, n);
+    for (size_t i = 0; i < count; i++, n += unit_size) {
+        memcpy(text + n, unit, unit_size);
+    }
+    memcpy(text + n, tail, strlen(tail) + 1);
+    return text;
+}
+
+/* Compiles and, if that works, takes some steps. */
+static bool survives(di_grammar_type type, const char *text, const char *start) {
+    di_grammar_options o;
+    di_grammar_options_default(&o);
+    di_error err = {0};
+    double begin = di_now();
+    di_grammar *g = di_grammar_compile(v, type, text, strlen(text), &o, &err);
+    if (g && start) {
+        assert_int_equal(test_accepts(g, v, start, strlen(start)), true);
+    }
+    if (g) {
+        assert_true(di_grammar_measure(g).bytes < (size_t)MEGABYTES << 20);
+        di_grammar_release(g);
+    } else {
+        assert_int_not_equal(err.code, DI_OK);
+        assert_int_not_equal(err.message[0], 0);
+    }
+    assert_true(di_now() - begin < SECONDS);
+    return g != NULL;
+}
+
+static void test_deep_nesting_is_refused_not_overrun(void **state) {
+    (void)state;
+    char *text = repeat("", "(", 100000, "");
+    assert_false(survives(DI_GRAMMAR_REGEX, text, NULL));
+    di_free(text);
+    text = repeat("root ::= ", "(", 100000, "\"a\"");
+    assert_false(survives(DI_GRAMMAR_EBNF, text, NULL));
+    di_free(text);
+    text = repeat("{\"const\":", "[", 50000, "");
+    assert_false(survives(DI_GRAMMAR_JSON_SCHEMA, text, NULL));
+    di_free(text);
+    text = repeat("", "{\"properties\":{\"a\":", 200000, "");
+    assert_false(survives(DI_GRAMMAR_JSON_SCHEMA, text, NULL));
+    di_free(text);
+}
+
+static void test_large_repeats_are_counted_not_expanded(void **state) {
+    (void)state;
+    assert_true(survives(DI_GRAMMAR_REGEX, "a{1,100000}", "aaa"));
+    assert_true(survives(DI_GRAMMAR_REGEX, "((a{1,100}){1,100}){1,100}", "aaa"));
+    assert_true(survives(DI_GRAMMAR_REGEX, "(a|ab){0,1000000}", "aaba"));
+    assert_true(survives(DI_GRAMMAR_EBNF, "root ::= [ab]{0,1000000} \"x\"{5}", "abxxxxx"));
+    assert_true(
+        survives(DI_GRAMMAR_JSON_SCHEMA, "{\"type\":\"string\",\"maxLength\":100000}", "\"abc\""));
+    assert_true(survives(DI_GRAMMAR_JSON_SCHEMA,
+                         "{\"type\":\"string\",\"pattern\":\"^[^\\\\n]{1,129}$\"}", "\"abc\""));
+    assert_true(
+        survives(DI_GRAMMAR_JSON_SCHEMA, "{\"type\":\"array\",\"maxItems\":1000000}", "[1,2]"));
+}
+
+static void test_catastrophic_patterns_are_linear(void **state) {
+    (void)state;
+    assert_true(survives(DI_GRAMMAR_REGEX, "(a*)*b", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab"));
+    assert_true(survives(DI_GRAMMAR_REGEX, "(a|a)*(a|a)*(a|a)*b", "aaaaaaaaaaaaaaaaaaab"));
+    survives(DI_GRAMMAR_REGEX, "(a|b)*a(a|b){12}", "aabababababab");
+    survives(DI_GRAMMAR_REGEX, "(.*a){20}(.*b){20}(.*c){20}", NULL);
+}
+
+static void test_exponential_references_end(void **state) {
+    (void)state;
+    char text[8192] = "{\"$defs\":{\"d0\":{\"type\":\"null\"}", one[256];
+    for (int i = 1; i < 40; i++) {
+        snprintf(one, sizeof one,
+                 ",\"d%d\":{\"anyOf\":[{\"$ref\":\"#/$defs/d%d\"},{\"$ref\":\"#/$defs/d%d\"}]}", i,
+                 i - 1, i - 1);
+        strcat(text, one);
+    }
+    strcat(text, "},\"$ref\":\"#/$defs/d39\"}");
+    survives(DI_GRAMMAR_JSON_SCHEMA, text, NULL);
+    strcpy(text, "{\"$defs\":{\"d0\":{\"type\":\"null\"}");
+    for (int i = 1; i < 40; i++) {
+        snprintf(
+            one, sizeof one,
+            ",\"d%d\":{\"properties\":{\"a\":{\"$ref\":\"#/$defs/d%d\"},\"b\":{\"$ref\":\"#/$defs/"
+            "d%d\"}}}",
+            i, i - 1, i - 1);
+        strcat(text, one);
+    }
+    strcat(text, "},\"$ref\":\"#/$defs/d39\"}");
+    assert_true(survives(DI_GRAMMAR_JSON_SCHEMA, text, "{\"a\":{\"b\":{}}}"));
+}
+
+static void test_many_properties_words_and_rules_compile(void **state) {
+    (void)state;
+    size_t size = 4u << 20, n;
+    char *text = di_alloc(size);
+    assert_non_null(text);
+    n = (size_t)snprintf(text, size, "{\"type\":\"object\",\"properties\":{");
+    for (int i = 0; i < 2000; i++) {
+        n += (size_t)snprintf(text + n, size - n, "%s\"p%d\":{\"type\":\"string\"}", i ? "," : "",
+                              i);
+    }
+    snprintf(text + n, size - n, "},\"additionalProperties\":false}");
+    assert_true(survives(DI_GRAMMAR_JSON_SCHEMA, text, "{\"p5\":\"\",\"p1999\":\"a\"}"));
+    n = (size_t)snprintf(text, size, "{\"enum\":[");
+    for (int i = 0; i < 10000; i++) {
+        n += (size_t)snprintf(text + n, size - n, "%s\"word number %d\"", i ? "," : "", i * 7919);
+    }
+    snprintf(text + n, size - n, "]}");
+    assert_true(survives(DI_GRAMMAR_JSON_SCHEMA, text, "\"word number 7919\""));
+    n = (size_t)snprintf(text, size, "root ::= r0\n");
+    for (int i = 0; i < 33000; i++) {
+        n += (size_t)snprintf(text + n, size - n, "r%d ::= \"a\" r%d\n", i, i + 1);
+    }
+    snprintf(text + n, size - n, "r33000 ::= \"b\" r33000? \n");
+    survives(DI_GRAMMAR_EBNF, text, NULL);
+    di_free(text);
+}
+
+static void test_deep_texts_end_at_the_stacks_depth(void **state) {
+    (void)state;
+    di_error err = {0};
+    di_grammar *g = test_compile(v, DI_GRAMMAR_JSON_SCHEMA, "true", NULL);
+    di_matcher *m = di_matcher_create(g, &err);
+    int depth = 0;
+    while (depth < 5000 && di_matcher_push(m, TEST_FIRST_BYTE + '[', NULL)) {
+        depth++;
+    }
+    assert_in_range(depth, 500, 1100);
+    for (; depth > 0; depth--) {
+        assert_true(di_matcher_push(m, TEST_FIRST_BYTE + ']', &err));
+    }
+    assert_true(di_matcher_may_end(m));
+    di_matcher_destroy(m);
+    di_grammar_release(g);
+}
+
+#ifdef DI_FAULTS
+/* Every allocation fails in turn. */
+static void test_memory_may_run_out_anywhere(void **state) {
+    (void)state;
+    static const struct {
+        di_grammar_type type;
+        const char *text;
+    } rows[] = {
+        {DI_GRAMMAR_REGEX, "(ab|[^c]{2,3})+\\p{Nd}"},
+        {DI_GRAMMAR_EBNF, "root ::= root \"+\" t | t\nt ::= [0-9]{1,3} | \"(\" root \")\""},
+        {DI_GRAMMAR_JSON_SCHEMA,
+         "{\"type\":\"object\",\"properties\":{\"a\":{\"enum\":[\"x\",\"yz\",1]},\"b\":{\"$ref\":"
+         "\"#\"}},"
+         "\"patternProperties\":{\"^x\":{\"minimum\":3}},\"oneOf\":[{\"required\":[\"a\"]},"
+         "{\"required\":[\"b\"]}]}"},
+    };
+    uint32_t mask[64];
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+        bool done = false;
+        for (uint64_t n = 1; !done && n < 20000; n++) {
+            di_grammar_options o;
+            di_grammar_options_default(&o);
+            di_error err = {0};
+            di_alloc_fail_at(n);
+            di_grammar *g =
+                di_grammar_compile(v, rows[r].type, rows[r].text, strlen(rows[r].text), &o, &err);
+            di_matcher *m = g ? di_matcher_create(g, &err) : NULL;
+            bool ok = m && di_matcher_mask(m, mask, &err);
+            done = di_alloc_fail_at(0) < n;
+            assert_true(ok || err.code == DI_ERR_NO_MEMORY);
+            di_matcher_destroy(m);
+            di_grammar_release(g);
+        }
+        assert_true(done);
+    }
+}
+#endif
+
+static int make_vocab(void **state) {
+    (void)state;
+    v = test_vocab();
+    return 0;
+}
+
+static int free_vocab(void **state) {
+    (void)state;
+    di_vocab_destroy(v);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_deep_nesting_is_refused_not_overrun),
+        cmocka_unit_test(test_large_repeats_are_counted_not_expanded),
+        cmocka_unit_test(test_catastrophic_patterns_are_linear),
+        cmocka_unit_test(test_exponential_references_end),
+        cmocka_unit_test(test_many_properties_words_and_rules_compile),
+        cmocka_unit_test(test_deep_texts_end_at_the_stacks_depth),
+#ifdef DI_FAULTS
+        cmocka_unit_test(test_memory_may_run_out_anywhere),
+#endif
+    };
+    return cmocka_run_group_tests(tests, make_vocab, free_vocab);
+}
