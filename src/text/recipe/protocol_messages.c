@@ -417,11 +417,25 @@ static bool tell_as_user(di_reading *x, di_message *m) {
     return ok && di_message_set_text(m, x->pool, told, x->err);
 }
 
+/* In V4 each block is a message of its own, and of those empty ones are left out. */
+static void drop_empty_parts(di_message *m) {
+    size_t kept = 0, count = m->part_count;
+    for (size_t i = 0; i < count; i++) {
+        if (m->parts[i].image || m->parts[i].text.size > 0) {
+            m->parts[kept++] = m->parts[i];
+        }
+    }
+    m->part_count = kept > 0 || count == 0 ? kept : 1;
+}
+
 /* Takes the message at the end away if it has become superfluous. */
 static bool settle_message(di_reading *x, open_message *o, di_message *before) {
     di_conversation *c = &x->r->conversation;
     di_message *m = o->m;
     bool v4 = c->version == DI_MODEL_V4;
+    if (v4 && m->role == DI_ROLE_USER) {
+        drop_empty_parts(m);
+    }
     bool results_only = m->role == DI_ROLE_USER && m->part_count == 0 && m->parts;
     if (results_only || (v4 && m->role == DI_ROLE_SYSTEM && di_message_is_empty(m))) {
         di_message **link = before ? &before->next : &c->first;

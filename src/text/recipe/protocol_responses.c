@@ -141,10 +141,36 @@ static bool is_answered(const turn *t) {
     return !t->m || t->answered == t->m->call_count;
 }
 
+/* The recipe shows the calls of a turn in the order of their ids, whatever the client's was. */
+static bool sort_calls(input *in) {
+    turn *t = &in->t;
+    size_t count = t->m->call_count, twice;
+    di_open_calls sorted;
+    if (in->x->o->server || count < 2) {
+        return true;
+    }
+    di_call *calls = di_pool_take(in->x->pool, count, sizeof *calls, in->x->err);
+    di_message **outputs = di_pool_take(in->x->pool, count, sizeof *outputs, in->x->err);
+    if (!calls || !outputs ||
+        !di_open_calls_set(&sorted, in->x->pool, t->m->calls, count, &twice, in->x->err)) {
+        return false;
+    }
+    for (size_t i = 0; i < count; i++) {
+        calls[i] = t->m->calls[sorted.sorted[i].place];
+        outputs[i] = t->results[sorted.sorted[i].place];
+    }
+    t->m->calls = calls;
+    t->results = outputs;
+    return true;
+}
+
 /* Results go into the conversation in the order of their calls. */
 static bool end_turn(input *in) {
     turn *t = &in->t;
     di_conversation *c = &in->x->r->conversation;
+    if (t->m && !sort_calls(in)) {
+        return false;
+    }
     for (size_t i = 0; t->m && i < t->m->call_count; i++) {
         if (!t->results[i]) {
             return di_fail(in->x->err, DI_ERR_ARGUMENT, "No tool output found for tool call %.*s.",
@@ -223,6 +249,9 @@ static bool add_assistant_text(input *in, const di_value *content, size_t index)
     if (!begin_turn(in, called) || !read_content(in->x, content, "content", index, false, &text)) {
         return false;
     }
+    if (di_message_is_empty(&text)) {
+        return true; /* nor does it get a blank line */
+    }
     for (size_t i = 0; i < text.part_count; i++) {
         if (text.parts[i].image) {
             return di_fail(in->x->err, DI_ERR_ARGUMENT,
@@ -236,7 +265,7 @@ static bool add_assistant_text(input *in, const di_value *content, size_t index)
         t->m->parts = moved;
         t->m->parts[t->m->part_count++] = text.parts[i];
     }
-    t->has_text |= !di_message_is_empty(&text);
+    t->has_text = true;
     return true;
 }
 

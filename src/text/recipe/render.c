@@ -266,7 +266,8 @@ static bool effort_line(const renderer *r) {
 static bool head_v41(const renderer *r) {
     const di_conversation *c = r->c;
     const di_message *system = c->first && c->first->role == DI_ROLE_SYSTEM ? c->first : NULL;
-    if (!c->thinking && !system && c->tool_count == 0 && !format_is_shown(c)) {
+    bool thinks = c->thinking && c->first;
+    if (!thinks && !system && c->tool_count == 0 && !format_is_shown(c)) {
         return true;
     }
     return control(r, r->t->system, "system messages") && effort_line(r) &&
@@ -296,7 +297,8 @@ static bool head_v4(const renderer *r) {
 
 static bool assistant(const renderer *r, const di_message *m) {
     const di_conversation *c = r->c;
-    bool continues = m->prefix && m != c->first; /* what stands alone is no turn's continuation */
+    /* What stands at the very beginning is no turn's continuation. */
+    bool continues = m->prefix && (m != c->first || format_is_shown(c));
     bool reasons = c->thinking && (c->tool_count > 0 || continues);
     bool stays_open = continues && c->thinking && di_message_is_empty(m);
     if (!control(r, r->t->assistant, "answers")) {
@@ -440,9 +442,15 @@ static bool one_or_more(const renderer *r, const di_message *caller, const di_me
 static bool turns(const renderer *r) {
     bool v4 = r->c->version == DI_MODEL_V4, in_user_turn = false;
     const di_message *caller = NULL;
+    di_role last_role = DI_ROLE_SYSTEM;
     for (const di_message *m = r->c->first; m; m = m->next) {
         if (m->role == DI_ROLE_SYSTEM && (v4 || m == r->c->first)) {
             continue; /* stands in the head */
+        }
+        bool again = m->role == DI_ROLE_REMINDER && last_role == DI_ROLE_REMINDER;
+        last_role = m->role;
+        if (again && !v4 && !r->c->repair) {
+            continue; /* of reminders that follow each other, the recipe shows the first */
         }
         bool of_user = m->role == DI_ROLE_USER || m->role == DI_ROLE_TOOL;
         if (of_user && !(in_user_turn ? text(r, "\n\n") : control(r, r->t->user, "users"))) {

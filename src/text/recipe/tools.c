@@ -56,6 +56,9 @@ bool di_check_tool(di_reading *x, di_tool *tool, const char *where, bool needs_s
     if (!di_check_tool_name(tool->in_name, where, x->err)) {
         return false;
     }
+    if (x->choice == DI_CHOICE_NONE) {
+        return true; /* it is not shown */
+    }
     snprintf(what, sizeof what, "Invalid schema for function '%.*s'", di_str_shown(tool->name, 96),
              tool->name.data);
     const di_value *schema = tool->parameters;
