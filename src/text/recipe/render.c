@@ -297,8 +297,9 @@ static bool head_v4(const renderer *r) {
 
 static bool assistant(const renderer *r, const di_message *m) {
     const di_conversation *c = r->c;
-    /* What stands at the very beginning is no turn's continuation. */
-    bool continues = m->prefix && (m != c->first || format_is_shown(c));
+    /* For V4.1, what stands at the very beginning is no turn's continuation. */
+    bool stands_first = m == c->first && c->version != DI_MODEL_V4 && !format_is_shown(c);
+    bool continues = m->prefix && !stands_first;
     bool reasons = c->thinking && (c->tool_count > 0 || continues);
     bool stays_open = continues && c->thinking && di_message_is_empty(m);
     if (!control(r, r->t->assistant, "answers")) {
