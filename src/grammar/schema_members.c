@@ -18,7 +18,7 @@ static bool has_seen(const di_schema *s, const object_state *x, uint32_t name) {
 static bool same_state(const di_schema *s, const object_state *a, const object_state *b) {
     return a->table == b->table && a->count == b->count && a->next == b->next &&
            a->exists == b->exists && a->extras == b->extras && a->first == b->first &&
-           (!s->options.any_order ||
+           (!s->options.any_order || s->objects[a->table].num_names == 0 ||
             memcmp(s->seen_words + a->seen, s->seen_words + b->seen,
                    seen_words(&s->objects[a->table]) * sizeof *s->seen_words) == 0);
 }
