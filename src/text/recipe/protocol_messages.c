@@ -170,7 +170,9 @@ static bool add_call(di_reading *x, open_message *o, const di_value *block, cons
 
 static bool show_tool(const di_reading *x, open_message *o, di_str name) {
     const di_tool *tool = di_find_tool(x, name);
-    if (tool && x->r->conversation.version == DI_MODEL_V41 && x->choice != DI_CHOICE_NONE) {
+    bool stays =
+        x->choice != DI_CHOICE_NONE && (!x->choice_named || di_str_equal(x->choice_name, name));
+    if (tool && x->r->conversation.version == DI_MODEL_V41 && stays) {
         o->shown[o->shown_count++] = tool;
     }
     return tool != NULL;
