@@ -144,13 +144,15 @@ typedef struct object_table {
 
 typedef struct object_state {
     uint32_t table;
-    uint32_t count;  /* members so far, capped where it does not matter */
-    uint32_t next;   /* fixed order: the first name that may still come */
-    uint32_t exists; /* bits fulfilled */
-    uint32_t seen;   /* any order: set of names */
-    bool extras;     /* fixed order: only extras may still come */
-    bool first;      /* no member yet */
-    di_term term;    /* what the rest of the object is; NONE = not made */
+    uint32_t count;              /* members so far, capped where it does not matter */
+    uint32_t next;               /* fixed order: the first name that may still come */
+    uint32_t exists;             /* bits fulfilled */
+    uint32_t seen;               /* any order: set of names */
+    bool extras;                 /* fixed order: only extras may still come */
+    bool first;                  /* no member yet */
+    di_term term;                /* what the rest of the object is; NONE = not made */
+    uint32_t required, possible; /* names that still must, and can, come */
+    uint8_t extra;               /* whether an extra may come: 0 not asked, 1 no, 2 yes */
     uint32_t hash_next;
 } object_state;
 

@@ -23,6 +23,24 @@ static bool same_state(const di_schema *s, const object_state *a, const object_s
                    seen_words(&s->objects[a->table]) * sizeof *s->seen_words) == 0);
 }
 
+/* Names that still must come, and can. */
+static void remaining(const di_schema *s, const object_state *x, uint32_t *required,
+                      uint32_t *possible) {
+    const object_table *o = &s->objects[x->table];
+    *required = *possible = 0;
+    if (!s->options.any_order) {
+        *required = x->extras ? 0 : o->required_from[x->next];
+        *possible = x->extras ? 0 : o->possible_from[x->next];
+        return;
+    }
+    for (uint32_t i = 0; i < o->num_names; i++) {
+        if (!has_seen(s, x, i)) {
+            *required += o->names[i].required;
+            *possible += o->names[i].possible;
+        }
+    }
+}
+
 /* x's set of names lies at the end of seen_words; it is dropped if the state is known. */
 static uint32_t intern_state(di_schema *s, const object_state *x) {
     uint32_t hash = x->table * 0x9E3779B9u ^ x->count * 0x85EBCA6Bu ^ x->next * 0xC2B2AE35u ^
@@ -52,6 +70,8 @@ static uint32_t intern_state(di_schema *s, const object_state *x) {
     uint32_t id = (uint32_t)s->num_object_states++;
     s->object_states[id] = *x;
     s->object_states[id].term = DI_TERM_NONE;
+    s->object_states[id].extra = 0;
+    remaining(s, x, &s->object_states[id].required, &s->object_states[id].possible);
     s->object_states[id].hash_next = s->object_buckets[bucket];
     s->object_buckets[bucket] = id;
     return id;
@@ -71,24 +91,6 @@ static bool open_seen(di_schema *s, object_state *x, uint32_t from) {
         s->seen_words[s->num_seen++] = from == UINT32_MAX ? 0 : s->seen_words[from + w];
     }
     return true;
-}
-
-/* Names that still must come, and can. */
-static void remaining(const di_schema *s, const object_state *x, uint32_t *required,
-                      uint32_t *possible) {
-    const object_table *o = &s->objects[x->table];
-    *required = *possible = 0;
-    if (!s->options.any_order) {
-        *required = x->extras ? 0 : o->required_from[x->next];
-        *possible = x->extras ? 0 : o->possible_from[x->next];
-        return;
-    }
-    for (uint32_t i = 0; i < o->num_names; i++) {
-        if (!has_seen(s, x, i)) {
-            *required += o->names[i].required;
-            *possible += o->names[i].possible;
-        }
-    }
 }
 
 /* Whether demand `e` for a member can still be fulfilled. */
@@ -181,8 +183,37 @@ static uint32_t after_extra(di_schema *s, uint32_t from, uint32_t exists) {
 }
 
 static bool extras_allowed(di_schema *s, uint32_t state) {
-    return s->objects[s->object_states[state].table].extras_possible &&
-           after_extra(s, state, UINT32_MAX) != UINT32_MAX;
+    object_state *x = &s->object_states[state];
+    if (x->extra == 0) {
+        bool allowed =
+            s->objects[x->table].extras_possible && after_extra(s, state, UINT32_MAX) != UINT32_MAX;
+        s->object_states[state].extra = allowed ? 2 : 1;
+    }
+    return s->object_states[state].extra == 2;
+}
+
+/* Whether a declared name may come: as after_name, without making the state behind it. */
+static bool name_allowed(di_schema *s, uint32_t state, uint32_t name) {
+    const object_state *x = &s->object_states[state];
+    const object_table *o = &s->objects[x->table];
+    const object_name *n = &o->names[name];
+    if (o->num_exists > 0) {
+        return after_name(s, state, name, UINT32_MAX) != UINT32_MAX;
+    }
+    uint32_t required = x->required - n->required, possible = x->possible - 1;
+    if (!n->possible || has_seen(s, x, name)) {
+        return false;
+    }
+    if (!s->options.any_order) {
+        if (x->extras || name < x->next || o->required_from[x->next] > o->required_from[name]) {
+            return false;
+        }
+        required = o->required_from[name + 1];
+        possible = o->possible_from[name + 1];
+    }
+    uint32_t count = count_one_more(o, x->count);
+    return (o->high == DI_TERM_UNBOUNDED || count + required <= o->high) &&
+           (o->extras_possible || count + possible >= o->low);
 }
 
 /* ---- names under way ---- */
@@ -236,8 +267,7 @@ static di_term key_term(di_schema *s, uint32_t state, const key_state *x) {
 /* Whether a name below a node of the trie may come. */
 static bool subtree_allowed(di_schema *s, uint32_t state, uint32_t node) {
     const object_table *o = &s->objects[s->object_states[state].table];
-    if (o->trie[node].name != UINT32_MAX &&
-        after_name(s, state, o->trie[node].name, UINT32_MAX) != UINT32_MAX) {
+    if (o->trie[node].name != UINT32_MAX && name_allowed(s, state, o->trie[node].name)) {
         return true;
     }
     for (uint32_t c = o->trie[node].first_child; c != UINT32_MAX; c = o->trie[c].next_sibling) {
@@ -284,8 +314,8 @@ di_term schema_key_derive(void *schema, di_terms *t, di_term key, uint8_t byte) 
         return DI_TERM_NONE;
     }
     bool extra = (state == UINT32_MAX || extras_allowed(s, state)) && extra_alive(s, &x);
-    bool declared = x.node != UINT32_MAX && subtree_allowed(s, state, x.node);
-    return extra || declared ? key_term(s, state, &x) : DI_TERM_NONE;
+    bool possible = extra || (x.node != UINT32_MAX && subtree_allowed(s, state, x.node));
+    return possible ? key_term(s, state, &x) : DI_TERM_NONE;
 }
 
 void schema_key_boundaries(void *schema, di_terms *t, di_term key, di_byte_set *starts) {
@@ -314,7 +344,7 @@ uint32_t schema_key_end(void *schema, di_terms *t, uint32_t a, uint32_t b, uint3
     const object_table *o = &s->objects[x.table];
     if (x.node != UINT32_MAX && o->trie[x.node].name != UINT32_MAX) {
         uint32_t name = o->trie[x.node].name;
-        return after_name(s, a, name, UINT32_MAX) != UINT32_MAX ? name : DI_NO_TAG;
+        return name_allowed(s, a, name) ? name : DI_NO_TAG;
     }
     if (a != UINT32_MAX && !extras_allowed(s, a)) {
         return DI_NO_TAG;
