@@ -31,7 +31,7 @@ statistics() {
 
 # "prompt" or "answer" tokens/s of such lines.
 rates() {
-    sed -n "s|.*$1 [0-9]* tokens, \([0-9.]*\) tokens/s.*|\1|p"
+    sed -n "s|.*$1: [0-9]* tokens, \([0-9.]*\) tokens/s.*|\1|p"
 }
 
 printf 'load to first token    %6.3f s (goal: below 0.3)\n' \
@@ -43,8 +43,8 @@ for ((i = 0; i < 40; i++)); do
 done
 lines=$(statistics -p "Continue this passage: $passage" --temperature 0 -n 1)
 printf 'prompt of %4d tokens %8.0f tokens/s\n' \
-    "$(sed -n '1s/.*prompt \([0-9]*\) .*/\1/p' <<<"$lines")" "$(rates prompt <<<"$lines" | median)"
+    "$(sed -n '1s/.*prompt: \([0-9]*\) .*/\1/p' <<<"$lines")" "$(rates prompt <<<"$lines" | median)"
 
 lines=$(statistics -p 'Tell me a story about a ghost.' --seed 1 --ignore-eos -n 400)
 printf 'answer of %4d tokens %8.0f tokens/s\n' 400 "$(rates answer <<<"$lines" | median)"
-sed -n '$s/.*\(peak memory .*\)/\1/p' <<<"$lines"
+sed -n '$s/.*\(peak memory: .*\)\]/\1/p' <<<"$lines"
