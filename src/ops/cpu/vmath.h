@@ -17,7 +17,6 @@ typedef double dvec __attribute__((vector_size(V16_NATIVE_BYTES)));
 typedef int64_t lvec __attribute__((vector_size(V16_NATIVE_BYTES)));
 typedef uint64_t ulvec __attribute__((vector_size(V16_NATIVE_BYTES)));
 typedef float fhalf __attribute__((vector_size(V16_NATIVE_BYTES / 2)));
-typedef uint8_t bvec __attribute__((vector_size(V16_NATIVE_BYTES / 4)));
 typedef uint16_t hvec __attribute__((vector_size(V16_NATIVE_BYTES / 2)));
 
 ALWAYS_INLINE ivec choose(ivec mask, ivec yes, ivec no) {
@@ -42,15 +41,6 @@ ALWAYS_INLINE fvec fvec_bf16(const di_bf16 *p) {
     hvec v;
     memcpy(&v, p, sizeof v);
     return (fvec)(__builtin_convertvector(v, uvec) << 16);
-}
-
-/* di_e8m0_to_f32 of VEC bytes. */
-ALWAYS_INLINE fvec fvec_e8m0(const uint8_t *p) {
-    bvec v;
-    memcpy(&v, p, sizeof v);
-    ivec byte = __builtin_convertvector(v, ivec), bits = byte << 23;
-    bits = choose(byte == 0, (ivec){0} + 0x00400000, bits);
-    return (fvec)choose(byte == 255, (ivec){0} + 0x7fc00000, bits);
 }
 
 /* di_round_bf16_select. */
