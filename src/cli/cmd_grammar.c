@@ -164,7 +164,7 @@ static bool append_results(session *s, di_grammar *g, const di_doc *line, di_buf
     uint32_t tests = di_doc_member(line, 0, "tests");
     uint32_t first = tests == DI_DOC_NONE ? DI_DOC_NONE : line->nodes[tests].first;
     for (uint32_t i = first; i != DI_DOC_NONE; i = line->nodes[i].next) {
-        bool accepted;
+        bool accepted = false;
         if (!try_test(s, g, line, i, &accepted, err) ||
             !di_buffer_append_text(out, i == first ? "" : ", ", err) ||
             !di_buffer_append_text(out, accepted ? "true" : "false", err)) {

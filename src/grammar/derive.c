@@ -1,5 +1,6 @@
 /* Derivatives of terms, the rows that remember them, and the search that tells whether an
  * intersection or complement denotes anything; see terms.h. */
+#include <assert.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -212,6 +213,7 @@ static di_term derive_list(di_terms *t, di_term x, uint8_t byte) {
 static di_term multiple_at(di_terms *t, uint32_t m, uint32_t remainder, uint32_t phase) {
     uint64_t scale = 1, rest = remainder;
     uint32_t left = phase >> 2;
+    assert(m > 0);
     for (uint32_t i = 0; i < left; i++) {
         scale = scale > m ? scale : scale * 10;
         rest = rest * 10 % m;

@@ -1,4 +1,5 @@
 /* Reading EBNF; see ebnf.h. The result goes through ebnf_rules.c. */
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -244,6 +245,7 @@ static bool rule_named(parser *p, uint32_t *out) {
     p->at += length;
     p->column += (long)length;
     for (uint32_t r = p->names[hash]; r != UINT32_MAX; r = p->next_name[r]) {
+        assert(r < p->g.num_rules && p->g.rules); /* chains hold rules that are made */
         const char *have = p->g.rules[r].name;
         if (strlen(have) == length && memcmp(have, name, length) == 0) {
             *out = r;
@@ -501,7 +503,7 @@ static bool definition(parser *p) {
                                                   "options of rules, [...], are not supported")
                                         : fail(p, "a rule is expected: name ::= ...");
     }
-    uint32_t rule;
+    uint32_t rule = 0;
     if (!rule_named(p, &rule)) {
         return false;
     }

@@ -287,7 +287,7 @@ static bool class_atom(parser *p, uint32_t *c, di_charset *set, bool *is_set) {
 
 static bool class_items(parser *p, di_charset *set) {
     while (!take(p, "]")) {
-        uint32_t low, high;
+        uint32_t low = 0, high = 0;
         bool low_set, high_set;
         if (!class_atom(p, &low, set, &low_set)) {
             return false;
@@ -487,7 +487,7 @@ static bool concatenation(parser *p, part *out) {
     parts list = {0};
     bool ok = true;
     while (ok && more(p) && !looking_at(p, "|") && !looking_at(p, ")")) {
-        part x;
+        part x = plain(DI_TERM_NONE);
         ok = repeated(p, &x) && add_part(p, &list, x);
     }
     /* From the right, so that a text's beginning is taken off without rebuilding the rest. */
@@ -503,7 +503,7 @@ static bool alternation(parser *p, part *out) {
     parts list = {0};
     bool ok;
     do {
-        part x;
+        part x = plain(DI_TERM_NONE);
         ok = concatenation(p, &x) && add_part(p, &list, x);
     } while (ok && take(p, "|"));
     if (ok) {

@@ -142,7 +142,12 @@ bool schema_one_of(di_schema *s, uint32_t array, bool negated, shapes *out) {
     size_t count = s->doc.nodes[array].count, n = 0;
     shapes *branches = di_calloc(count + 1, sizeof *branches);
     uint32_t *nodes = di_calloc(count + 1, sizeof *nodes);
-    bool ok = (branches && nodes) || schema_no_memory(s);
+    if (!branches || !nodes) {
+        di_free(branches);
+        di_free(nodes);
+        return schema_no_memory(s);
+    }
+    bool ok = true;
     for (uint32_t i = s->doc.nodes[array].first; ok && i != DI_DOC_NONE; i = s->doc.nodes[i].next) {
         nodes[n] = i;
         ok = schema_shapes_of(s, LIT(LIT_SCHEMA, i), &branches[n++]);
@@ -153,7 +158,7 @@ bool schema_one_of(di_schema *s, uint32_t array, bool negated, shapes *out) {
     for (size_t i = 0; ok && !negated && i < count; i++) {
         ok = one_branch(s, branches, nodes, count, i, out);
     }
-    for (size_t i = 0; branches && i < count; i++) {
+    for (size_t i = 0; i < count; i++) {
         di_free(branches[i].of);
     }
     di_free(branches);

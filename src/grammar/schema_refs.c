@@ -188,8 +188,8 @@ static place place_of(const di_schema *s, place parent, uint32_t child) {
         return PLACE_OTHER;
     }
 #define IS_IN(names)                                                                               \
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)                                      \
-        if (strlen(names[i]) == n->key_size && memcmp(names[i], n->key, n->key_size) == 0)
+    for (size_t i = 0; i < sizeof(names) / sizeof *(names); i++)                                   \
+        if (strlen((names)[i]) == n->key_size && memcmp((names)[i], n->key, n->key_size) == 0)
     if (n->type == DI_DOC_ARRAY) {
         IS_IN(lists) {
             return PLACE_LIST;

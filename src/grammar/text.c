@@ -6,6 +6,8 @@
  *   2 in \uXXXX, first unit: digits seen << 16 | value
  *   3 behind a high surrogate (data: its 10 bits)   4 and its backslash
  *   5 in its second \uXXXX: high << 20 | digits << 16 | value */
+#include <assert.h>
+
 #include "base/utf8.h"
 #include "grammar/terms.h"
 
@@ -16,6 +18,7 @@ enum { PLAIN, BACKSLASH, HEX, HIGH, HIGH_BACKSLASH, LOW };
 /* Sequences of `length` bytes from that of `low` to that of `high`, both of that length; the bytes
  * given are the last `length` of each sequence. */
 static di_term sequences(di_terms *t, const uint8_t *low, const uint8_t *high, int length) {
+    assert(length >= 1 && length <= 4);
     if (length == 1) {
         return di_term_byte(t, low[0], high[0]);
     }

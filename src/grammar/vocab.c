@@ -59,7 +59,7 @@ static bool build_trie(di_vocab *v, di_trie *trie, const entry *entries, size_t 
     if (!trie->nodes) {
         return di_fail(err, DI_ERR_NO_MEMORY, "no memory for a trie of %zu nodes", total);
     }
-    uint32_t open[DI_VOCAB_MAX_TOKEN_BYTES], depth = 0, n = 0;
+    uint32_t open[DI_VOCAB_MAX_TOKEN_BYTES] = {0}, depth = 0, n = 0;
     for (size_t i = 0; i < count; i++) {
         const entry *e = &entries[i];
         uint32_t kept = i ? shared_prefix(&entries[i - 1], e) : 0;
