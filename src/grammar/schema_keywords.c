@@ -433,8 +433,8 @@ static bool add_strict(di_schema *s, uint32_t schema, shape *x) {
 /* All keywords that do not branch, in one shape. */
 static bool simple_keywords(di_schema *s, uint32_t schema, shape *x) {
     for (uint32_t i = at(s, schema)->first; i != DI_DOC_NONE; i = at(s, i)->next) {
-        bool applies;
-        di_term set;
+        bool applies = false;
+        di_term set = DI_TERM_NONE;
         if (key_is(at(s, i), "type")) {
             if (!schema_add_types(s, i, false, x)) {
                 return false;
