@@ -52,6 +52,23 @@ bool case_has(const golden_case *g, const char *format, ...) {
     return di_shard_find(&g->shard, name) != NULL;
 }
 
+/* Recorded arrays may lie at odd addresses; copies of those live as long as the test. */
+static const void *aligned(const di_tensor *t) {
+    static struct copy {
+        struct copy *next;
+        double data[];
+    } * copies;
+    if ((uintptr_t)t->data % sizeof(double) == 0) {
+        return t->data;
+    }
+    size_t bytes = (size_t)elements_from(t, 0) * (size_t)di_dtype_bits(t->dtype) / 8;
+    struct copy *c = malloc(sizeof *c + bytes);
+    assert_non_null(c);
+    c->next = copies;
+    copies = c;
+    return memcpy(c->data, t->data, bytes);
+}
+
 di_tensor case_get(const golden_case *g, di_dtype dtype, const char *format, ...) {
     char name[256];
     va_list args;
@@ -65,6 +82,7 @@ di_tensor case_get(const golden_case *g, di_dtype dtype, const char *format, ...
     if (t.dtype != dtype) {
         fail_msg("%s: %s is %s", g->shard.path, name, di_dtype_name(t.dtype));
     }
+    t.data = aligned(&t);
     return t;
 }
 
