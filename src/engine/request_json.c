@@ -320,6 +320,7 @@ static const field fields[] = {
     {"no_prefix_cache", read_bool, TO(no_prefix_cache)},
     {"skip_reading_prefix_cache", read_bool, TO(no_prefix_cache)}, /* vLLM */
     {"cache_salt", read_text, TO(cache_salt)},
+    {"pin_prompt", read_bool, TO(pin_prompt)},
 };
 
 #undef TO

@@ -42,6 +42,7 @@ static void test_numbers_and_switches_reach_their_members(void **state) {
     must_read("\"n\":3,\"min_tokens\":2,\"max_tokens\":9,\"repetition_penalty\":1.5,"
               "\"presence_penalty\":-1,\"frequency_penalty\":0.25,\"echo\":true,\"priority\":-4,"
               "\"deadline\":2.5,\"skip_special_tokens\":true,\"no_prefix_cache\":true,"
+              "\"pin_prompt\":true,"
               "\"include_stop\":true,\"cache_salt\":\"tenant\",\"logprobs_mode\":\"processed\"");
     const di_request_params *p = &r.params;
     assert_int_equal(p->n, 3);
@@ -51,6 +52,7 @@ static void test_numbers_and_switches_reach_their_members(void **state) {
     assert_true(p->frequency_penalty == 0.25 && p->deadline == 2.5);
     assert_int_equal(p->priority, -4);
     assert_true(p->echo && p->skip_special_tokens && p->no_prefix_cache && p->include_stop);
+    assert_true(p->pin_prompt);
     assert_true(p->processed_logprobs);
     assert_string_equal(p->cache_salt, "tenant");
     di_json_request_clear(&r);
