@@ -1,5 +1,6 @@
 /* What the scheduler must do well: first the situations in which the released one was measured to
  * stand still, thrash or lose blocks, then the rest of its policy, rule by rule. */
+#include "base/alloc.h"
 #include "support/cmocka.h"
 #include "support/sched_sim.h"
 
@@ -509,6 +510,33 @@ static void test_limits_that_do_not_fit_together_are_refused(void **state) {
     sim_close(&s);
 }
 
+/* Builds with fault injection count allocations: decoding, through new blocks too, needs none. */
+static void check_warm(bool synchronous) {
+    sim_options o = sim_defaults();
+    sim s;
+    o.synchronous = synchronous;
+    sim_open(&s, &o);
+    for (int i = 0; i < 8; i++) {
+        add_text(&s, NULL, i, 100, 400);
+    }
+    sim_run(&s, 60); /* each is past its first block */
+    uint64_t cold = di_alloc_fail_at(0);
+#ifdef DI_FAULTS
+    assert_true(cold > 0);
+#endif
+    (void)cold;
+    sim_run(&s, 250);
+    assert_int_equal(di_alloc_fail_at(0), 0);
+    assert_int_equal(s.num_alive, 8);
+    sim_drain(&s);
+    sim_close(&s);
+}
+
+static void test_decoding_allocates_nothing_once_warm(void **state) {
+    (void)state;
+    both_modes(check_warm);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_prompts_follow_prompts_without_an_empty_step),
@@ -531,6 +559,7 @@ int main(void) {
         cmocka_unit_test(test_a_job_that_ends_while_its_state_is_moved_leaves_nothing),
         cmocka_unit_test(test_prompt_logits_leave_others_theirs),
         cmocka_unit_test(test_a_job_that_fits_in_no_way_is_named_once_nothing_runs),
+        cmocka_unit_test(test_decoding_allocates_nothing_once_warm),
         cmocka_unit_test(test_limits_that_do_not_fit_together_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
