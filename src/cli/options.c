@@ -18,6 +18,16 @@ const di_option di_option_table[DI_NUM_OPTIONS] = {
 #undef OPTION
 };
 
+static const struct {
+    const char *name;
+    di_option_id id;
+} other_names[] = {
+#define OPTION(id, ...)
+#define OTHER_NAME(name, id) {name, DI_OPT_##id},
+#include "cli/options_table.h"
+#undef OPTION
+};
+
 static const char env_prefix[] = "DEEPINFER_";
 
 void di_option_env_name(const di_option *option, char out[64]) {
@@ -280,6 +290,13 @@ static di_option_id find_option(unsigned command, const char *name, size_t lengt
         if ((option->commands & command) && strlen(option->name) == length &&
             strncmp(option->name, name, length) == 0) {
             return (di_option_id)id;
+        }
+    }
+    for (size_t i = 0; i < sizeof other_names / sizeof *other_names; i++) {
+        if ((di_option_table[other_names[i].id].commands & command) &&
+            strlen(other_names[i].name) == length &&
+            strncmp(other_names[i].name, name, length) == 0) {
+            return other_names[i].id;
         }
     }
     return DI_NUM_OPTIONS;

@@ -4,7 +4,12 @@
  *
  * defined: `preset` is the default as the documentation shows it ("" = none), `metavar` names the
  * value (for a CHOICE it lists the words), `env` says whether DEEPINFER_NAME sets it too. From this
- * come the parser, --help, the man page, bash completion and docs/options.md. */
+ * come the parser, --help, the man page, bash completion and docs/options.md.
+ *
+ * OTHER_NAME(name, id), if defined, gets a second spelling that the command line takes. */
+#ifndef OTHER_NAME
+#define OTHER_NAME(name, id)
+#endif
 
 /* the model and how it runs */
 OPTION(MODEL, "model", 'm', PATH, 0, 0, "", "DIR", true, IN_MODEL,
@@ -16,7 +21,8 @@ OPTION(SERVER, "server", 0, FLAG, 0, 0, "no", "", false, IN_RECIPE,
 OPTION(BACKEND, "backend", 0, CHOICE, 0, 0, "cpu", "cpu|cuda[:N]|auto|ref", true, IN_ENGINE,
        "What computes: 'cpu' this machine's processor, 'cuda' an NVIDIA card (N counts from 0), "
        "'auto' the first card or else the processor, 'ref' the slow and plain code that both are "
-       "tested against.")
+       "tested against. --device is the same option.")
+OTHER_NAME("device", BACKEND)
 OPTION(THREADS, "threads", 't', INTEGER, 0, 1024, "0", "N", true, IN_ENGINE,
        "Threads that compute; 0 takes one for each core. The results do not depend on it.")
 OPTION(MAX_MODEL_LEN, "max-model-len", 0, INTEGER, 0, 2147483647, "0", "N", true, IN_ENGINE,
@@ -144,3 +150,5 @@ OPTION(BASH, "bash", 0, FLAG, 0, 0, "no", "", false, IN_HELP,
        "Print completion for bash: source <(deepinfer help --bash)")
 OPTION(MARKDOWN, "markdown", 0, FLAG, 0, 0, "no", "", false, IN_HELP,
        "Print the page of all options (docs/options.md).")
+
+#undef OTHER_NAME

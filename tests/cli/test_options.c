@@ -118,6 +118,8 @@ static void test_values_out_of_range_name_option_value_and_range(void **state) {
     expect_refused(IN_RUN, "--seed=-1", "--seed is '-1', allowed: 0 to 18446744073709551615");
     expect_refused(IN_RUN, "--seed=18446744073709551616",
                    "--seed is '18446744073709551616', allowed: 0 to 18446744073709551615");
+    expect_refused(IN_RUN, "--device=gpu",
+                   "--device is 'gpu', allowed: cpu or cuda[:N] or auto or ref");
     expect_refused(IN_RUN, "--backend=gpu",
                    "--backend is 'gpu', allowed: cpu or cuda[:N] or auto or ref");
     expect_refused(IN_RUN, "--backend=cpu|ref",
