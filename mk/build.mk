@@ -8,9 +8,11 @@ ifneq ($(ARCH),x86_64)
 SRC := $(filter-out %_avx2.c %_avx512.c,$(SRC))
 endif
 CLI_SRC := $(filter src/cli/%,$(SRC))
-LIB_SRC := $(filter-out src/cli/%,$(SRC))
+SERVER_SRC := $(filter src/server/%,$(SRC))
+LIB_SRC := $(filter-out src/cli/% src/server/%,$(SRC))
 LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/%.o)
 CLI_OBJ := $(CLI_SRC:%.c=$(BUILD)/%.o)
+SERVER_OBJ := $(SERVER_SRC:%.c=$(BUILD)/%.o)
 
 $(BUILD)/%_avx2.o: CFLAGS += $(CFLAGS_avx2)
 $(BUILD)/%_avx512.o: CFLAGS += $(CFLAGS_avx512)
@@ -37,13 +39,13 @@ $(BUILD)/libdeepinfer.so: $(LIB_OBJ)
 	$(call say,LINK)
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,libdeepinfer.so.$(SOVERSION) $^ $(LDLIBS) -o $@
 
-$(BUILD)/deepinfer: $(CLI_OBJ) $(BUILD)/libdeepinfer.a
+$(BUILD)/deepinfer: $(CLI_OBJ) $(SERVER_OBJ) $(BUILD)/libdeepinfer.a
 	$(call say,LINK)
-	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) $^ $(LDLIBS) -o $@
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) $^ $(SERVER_LDLIBS) $(LDLIBS) -o $@
 
 .PHONY: have-packages
 have-packages:
-	@pkg-config --exists $(PKGS) || { \
-	    echo 'make: missing packages ($(PKGS)); run scripts/install-deps.sh' >&2; exit 1; }
+	@pkg-config --exists $(PKGS) $(SERVER_PKGS) || { \
+	    echo 'make: missing packages ($(PKGS) $(SERVER_PKGS)); run scripts/install-deps.sh' >&2; exit 1; }
 
--include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d)
+-include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(SERVER_OBJ:.o=.d)

@@ -2,6 +2,8 @@
 
 ARCH := $(shell uname -m)
 PKGS := jansson libpcre2-8 libutf8proc libxxhash
+# Of the program only: the library does not hold the server.
+SERVER_PKGS := libmicrohttpd
 
 ifneq ($(filter tsan fuzz,$(MODE)),)
 # libFuzzer is clang's, and its ThreadSanitizer is the newer one.
@@ -26,11 +28,13 @@ SOVERSION := $(firstword $(subst ., ,$(VERSION)))
 # As root in another's checkout (sudo make install) git would refuse to say.
 GIT_REV := $(shell git -c safe.directory='*' describe --always --dirty 2>/dev/null || echo unknown)
 
-CPPFLAGS += -D_GNU_SOURCE -Isrc -Iinclude $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
+CPPFLAGS += -D_GNU_SOURCE -Isrc -Iinclude \
+    $(shell pkg-config --cflags $(PKGS) $(SERVER_PKGS) 2>/dev/null)
 CFLAGS   += -std=c17 -fPIC -fvisibility=hidden -ffp-contract=off -fno-math-errno \
             $(WARN) $(OPT_$(MODE))
 LDFLAGS  += $(filter -fsanitize=address% -fsanitize=thread,$(OPT_$(MODE)))
 LDLIBS   += $(shell pkg-config --libs $(PKGS) 2>/dev/null) -lm -lpthread
+SERVER_LDLIBS := $(shell pkg-config --libs $(SERVER_PKGS) 2>/dev/null)
 
 ifeq ($(ARCH),x86_64)
 CFLAGS_avx2   := -mavx2 -mfma -mf16c

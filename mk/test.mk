@@ -21,9 +21,19 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_SUPPORT) $(BUILD)/libdeepinfer.a
 
 # The program's own tests take its objects too, all but main().
 $(BUILD)/tests/cli/%: $(BUILD)/tests/cli/%.o $(TEST_SUPPORT) $(filter-out %/main.o,$(CLI_OBJ)) \
+    $(SERVER_OBJ) $(BUILD)/libdeepinfer.a
+	$(call say,LINK)
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) $^ $(SERVER_LDLIBS) $(LDLIBS) -lcmocka -o $@
+
+# So do the server's.
+$(BUILD)/tests/server/%: $(BUILD)/tests/server/%.o $(TEST_SUPPORT) $(SERVER_OBJ) \
     $(BUILD)/libdeepinfer.a
 	$(call say,LINK)
-	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) $^ $(LDLIBS) -lcmocka -o $@
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) $^ $(SERVER_LDLIBS) $(LDLIBS) -lcmocka -o $@
+
+$(BUILD)/bench/server/%: $(BUILD)/bench/server/%.o $(SERVER_OBJ) $(BUILD)/libdeepinfer.a
+	$(call say,LINK)
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) $^ $(SERVER_LDLIBS) $(LDLIBS) -o $@
 
 # Its ceilings are to be measured by other threads than the ones it judges.
 $(BUILD)/bench/ops $(BUILD)/bench/ops.o: CFLAGS += -fopenmp
@@ -75,6 +85,11 @@ fuzz: deps
 .PHONY: fuzz-run
 fuzz-run: $(FUZZ_BIN)
 	@scripts/run-fuzzers.sh $(FUZZ_SECONDS) $(FUZZ_BIN)
+
+build/fuzz/tests/fuzz/fuzz_server_%: build/fuzz/tests/fuzz/fuzz_server_%.o \
+    $(SERVER_SRC:%.c=build/fuzz/%.o) build/fuzz/libdeepinfer.a
+	$(call say,LINK)
+	$(Q)$(CC) $(CFLAGS) -fsanitize=fuzzer $(LDFLAGS) $^ $(SERVER_LDLIBS) $(LDLIBS) -o $@
 
 build/fuzz/tests/fuzz/%: build/fuzz/tests/fuzz/%.o build/fuzz/libdeepinfer.a
 	$(call say,LINK)

@@ -21,8 +21,8 @@ grammar:  base
 spec:     base text model
 sched:    base text cache
 engine:   base text vision ops ops/ref ops/cpu ops/cuda weights cache parallel model sample grammar spec sched
-cli:      base text ops ops/cuda weights cache grammar engine
-server:   base text weights engine
+server:   base text engine
+cli:      base text ops ops/cuda weights cache grammar engine server
 '
 
 cd "${1:-$(dirname "$0")/..}"

@@ -7,7 +7,7 @@
 set -euo pipefail
 
 base=(build-essential pkg-config xz-utils libjansson-dev libpcre2-dev libutf8proc-dev
-      libxxhash-dev libcmocka-dev python3 python3-numpy)
+      libxxhash-dev libmicrohttpd-dev libcmocka-dev python3 python3-numpy)
 dev=(git clang clang-format clang-tidy libclang-rt-14-dev libomp-14-dev)
 
 wanted=("${base[@]}")
@@ -27,6 +27,7 @@ have_without_dpkg() {
         libpcre2-dev) pkg-config --exists libpcre2-8 ;;
         libutf8proc-dev) pkg-config --exists libutf8proc ;;
         libxxhash-dev) pkg-config --exists libxxhash ;;
+        libmicrohttpd-dev) pkg-config --exists libmicrohttpd ;;
         libcmocka-dev) pkg-config --exists cmocka ;;
         python3-numpy) /usr/bin/python3 -c 'import numpy' ;;
         libclang-rt-*-dev | libomp-*-dev) command -v clang >/dev/null ;;

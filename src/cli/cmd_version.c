@@ -1,5 +1,6 @@
 /* deepinfer version: what was built, from what, and what it found on this machine. */
 #include <jansson.h>
+#include <microhttpd.h>
 #include <stdio.h>
 #include <utf8proc.h>
 
@@ -32,6 +33,7 @@ int di_command_version(const di_options *o) {
     printf("libraries\n  jansson   %s\n", jansson_version_str());
     print_pcre2();
     printf("  utf8proc  %s\n", utf8proc_version());
+    printf("  libmicrohttpd  %s\n", MHD_get_version());
     char features[256];
     di_cpu_feature_list(features, sizeof features);
     printf("processor   %d usable cores; %s\n", di_cpu_count(),

@@ -357,7 +357,7 @@ static bool push_finish(one_case *c, di_answer *a, const di_value *reason) {
     static const char *const reasons[] = {"stop", "length", "content_filter"};
     for (int i = 0; i < 3; i++) {
         if (di_value_is_string(reason, reasons[i])) {
-            return di_answer_finish(a, (di_finish)i, c->err);
+            return di_answer_finish(a, (di_answer_reason)i, c->err);
         }
     }
     return bad_chunk(c);
@@ -493,7 +493,7 @@ static bool without_usage(const one_case *c, const di_value *response, di_buffer
     di_writer w = di_writer_to(out, DI_JSON_COMPACT, c->err);
     di_write_open(&w, '{');
     for (size_t i = 0; i < response->object.count; i++) {
-        const di_member *m = &response->object.members[i];
+        const di_named_value *m = &response->object.members[i];
         if (!di_str_is(m->name, "usage")) {
             di_write_key(&w, m->name.data);
             di_write_value(&w, &m->value);
@@ -628,7 +628,7 @@ static bool extend_body(one_case *c, const di_value *message, di_value *out) {
     di_writer w = di_writer_to(&json, DI_JSON_COMPACT, c->err);
     di_write_open(&w, '{');
     for (size_t i = 0; i < body->object.count; i++) {
-        const di_member *m = &body->object.members[i];
+        const di_named_value *m = &body->object.members[i];
         di_write_key(&w, m->name.data);
         if (!messages || &m->value != messages) {
             di_write_value(&w, &m->value);
@@ -681,7 +681,7 @@ static bool answer_whole(one_case *c, di_str text, di_value *message) {
     di_value response;
     di_answer *a = begin_answer(c, NULL);
     bool ok = a && di_answer_text(a, text.data, text.size, 1, c->err) &&
-              (di_answer_finished(a) || di_answer_finish(a, DI_FINISH_STOP, c->err)) &&
+              (di_answer_finished(a) || di_answer_finish(a, DI_REASON_STOP, c->err)) &&
               di_answer_response(a, &json, c->err) &&
               di_value_parse(&c->pool, json.data, json.size, DI_VALUE_MAX_DEPTH, &response, c->err);
     di_answer_destroy(a);

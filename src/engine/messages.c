@@ -60,7 +60,8 @@ static bool check_messages(const di_value *messages, di_error *err) {
 
 static bool read_messages(di_request *r, const char *json, size_t size, int effort, di_error *err) {
     static const di_model_name model = {"messages", DI_MODEL_V41};
-    di_member *body = di_pool_take(&r->pool, 2, sizeof *body, err); /* the request points at it */
+    di_named_value *body =
+        di_pool_take(&r->pool, 2, sizeof *body, err); /* the request points at it */
     di_recipe_options options;
     di_recipe_options_init(&options);
     options.server = true;
@@ -70,8 +71,8 @@ static bool read_messages(di_request *r, const char *json, size_t size, int effo
     if (!body) {
         return false;
     }
-    body[0] =
-        (di_member){DI_STR("model"), {.type = DI_VALUE_STRING, .string = di_str_of(model.name)}};
+    body[0] = (di_named_value){DI_STR("model"),
+                               {.type = DI_VALUE_STRING, .string = di_str_of(model.name)}};
     body[1].name = DI_STR("messages");
     if (!di_value_parse(&r->pool, json, size, DI_VALUE_MAX_DEPTH, &body[1].value, err)) {
         return di_fail_prefix(err, "messages");

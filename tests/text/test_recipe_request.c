@@ -370,7 +370,7 @@ static void answer(const char *json, bool server, const int32_t *ids, size_t cou
     for (size_t i = 0; i < count; i++) {
         assert_true(di_answer_tokens(a, &ids[i], 1, NULL, 0, NULL));
     }
-    assert_true(di_answer_finish(a, DI_FINISH_LENGTH, NULL));
+    assert_true(di_answer_finish(a, DI_REASON_LENGTH, NULL));
     assert_true(di_answer_response(a, response, NULL));
     di_answer_destroy(a);
     di_request_free(&r);
@@ -421,7 +421,7 @@ static bool whole_way(const char *json, di_protocol protocol, di_error *err) {
             .request = &r, .tok = tok, .id = DI_STR("ID"), .model = r.model, .call_id = call_id};
         a = di_answer_create(&setup, err);
         ok = a && di_answer_text(a, text, sizeof text - 1, 9, err) &&
-             di_answer_finish(a, DI_FINISH_STOP, err) && di_answer_response(a, &response, err);
+             di_answer_finish(a, DI_REASON_STOP, err) && di_answer_response(a, &response, err);
     }
     di_answer_destroy(a);
     di_buffer_free(&response);

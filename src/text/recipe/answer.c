@@ -443,12 +443,12 @@ static bool finish(di_answer *a, di_ending ending, bool complete, di_error *err)
     return end_with(a, ending, err);
 }
 
-bool di_answer_finish(di_answer *a, di_finish reason, di_error *err) {
+bool di_answer_finish(di_answer *a, di_answer_reason reason, di_error *err) {
     static const di_ending endings[] = {DI_ENDING_STOP, DI_ENDING_LENGTH, DI_ENDING_FILTER};
     if (!check_open(a, err)) {
         return false;
     }
-    a->failed = !finish(a, endings[reason], reason == DI_FINISH_STOP, err);
+    a->failed = !finish(a, endings[reason], reason == DI_REASON_STOP, err);
     return !a->failed;
 }
 

@@ -25,11 +25,11 @@ typedef struct di_answer_setup {
     void *context; /* of both */
 } di_answer_setup;
 
-typedef enum di_finish {
-    DI_FINISH_STOP,
-    DI_FINISH_LENGTH,
-    DI_FINISH_FILTER, /* "content_filter" */
-} di_finish;
+typedef enum di_answer_reason {
+    DI_REASON_STOP,
+    DI_REASON_LENGTH,
+    DI_REASON_FILTER, /* "content_filter" */
+} di_answer_reason;
 
 /* A token's probability, and those of the likeliest in its place. What is not finite is told as
  * null. */
@@ -62,7 +62,7 @@ bool di_answer_tokens(di_answer *a, const int32_t *ids, size_t count,
                       const di_logprob_entry *logprobs, size_t num_logprobs, di_error *err);
 
 /* The engine has finished; or, without a reason, nothing more will come. */
-bool di_answer_finish(di_answer *a, di_finish reason, di_error *err);
+bool di_answer_finish(di_answer *a, di_answer_reason reason, di_error *err);
 bool di_answer_end(di_answer *a, di_error *err);
 
 /* A stop text was found or the answer finished: the engine's work is not needed any more. */

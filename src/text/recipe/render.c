@@ -98,7 +98,7 @@ static bool holds_tag(di_str value) {
     return value.size >= sizeof tag - 1 && memmem(value.data, value.size, tag, sizeof tag - 1);
 }
 
-static bool argument(const renderer *r, const di_member *m) {
+static bool argument(const renderer *r, const di_named_value *m) {
     if (m->value.type != DI_VALUE_STRING) {
         return json_parameter(r, m->name, &m->value);
     }

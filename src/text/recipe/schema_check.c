@@ -280,7 +280,7 @@ static bool check_shape(const checker *c, const di_value *schema) {
                        di_value_type_name(schema));
     }
     for (size_t i = 0; i < schema->object.count; i++) {
-        const di_member *m = &schema->object.members[i];
+        const di_named_value *m = &schema->object.members[i];
         const rule *k = keyword_of(m->name);
         if (k && !check_keyword(c, k, &m->value)) {
             return false;
@@ -477,7 +477,7 @@ static bool visit(checker *c, const di_value *schema) {
         return true;
     }
     for (size_t i = 0; i < schema->object.count; i++) {
-        const di_member *m = &schema->object.members[i];
+        const di_named_value *m = &schema->object.members[i];
         const rule *k = keyword_of(m->name);
         bool ref = di_str_is(m->name, "$ref") || di_str_is(m->name, "$dynamicRef");
         if (!k) {

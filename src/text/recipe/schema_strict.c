@@ -72,7 +72,7 @@ static const keyword number_keywords[] = {
 
 /* A node under construction: members are added one by one, there are never more than these. */
 typedef struct node {
-    di_member *members;
+    di_named_value *members;
     size_t count;
 } node;
 
@@ -82,7 +82,7 @@ static bool begin(const strict *s, node *n) {
 }
 
 static void add(node *n, const char *name, di_value value) {
-    n->members[n->count++] = (di_member){di_str_of(name), value};
+    n->members[n->count++] = (di_named_value){di_str_of(name), value};
 }
 
 static di_value done(const node *n) {
@@ -162,7 +162,7 @@ static bool rewrite_object(const strict *s, const di_value *from, bool allow_emp
         return di_fail(s->err, DI_ERR_ARGUMENT, "An object with no properties is not allowed.");
     }
     node n;
-    di_member *members = di_pool_take(s->pool, count, sizeof *members, s->err);
+    di_named_value *members = di_pool_take(s->pool, count, sizeof *members, s->err);
     di_value *names = di_pool_take(s->pool, count, sizeof *names, s->err);
     if (!members || !names || !begin(s, &n) || !check_required(s, from, properties) ||
         !check_closed(s, from)) {
@@ -294,7 +294,7 @@ static bool rewrite(const strict *s, const di_value *from, di_value *out) {
 
 bool di_schema_strict(di_pool *pool, const di_value *schema, const char *what, bool allow_empty,
                       const di_value **out, di_error *err) {
-    static const di_member empty_members[] = {
+    static const di_named_value empty_members[] = {
         {{"type", 4}, {.type = DI_VALUE_STRING, .string = {"object", 6}}}};
     static const di_value empty = {.type = DI_VALUE_OBJECT, .object = {empty_members, 1}};
     const strict s = {pool, what, err};

@@ -15,7 +15,7 @@ typedef struct parser {
     const char *text;
     size_t size, at;
     int depth, max_depth;
-    di_member *stack;
+    di_named_value *stack;
     size_t count, capacity;
     di_buffer string; /* of a string with escapes in it */
     di_error *err;
@@ -190,8 +190,8 @@ static bool read_number(parser *p, di_value *out) {
     return true;
 }
 
-static bool push(parser *p, const di_member *member) {
-    di_member *moved = di_grow(p->stack, p->count, &p->capacity, sizeof *moved);
+static bool push(parser *p, const di_named_value *member) {
+    di_named_value *moved = di_grow(p->stack, p->count, &p->capacity, sizeof *moved);
     if (!moved) {
         return di_fail(p->err, DI_ERR_NO_MEMORY, "no memory for the values of a request");
     }
@@ -201,7 +201,7 @@ static bool push(parser *p, const di_member *member) {
 }
 
 typedef struct named {
-    const di_member *member;
+    const di_named_value *member;
     size_t place;
 } named;
 
@@ -218,7 +218,7 @@ static int by_name(const void *a, const void *b) {
 
 /* Gives the first of equal names the last one's value and drops the others; sorting keeps an object
  * of many members from costing their square. */
-static bool merge_members(parser *p, di_member *members, size_t *count) {
+static bool merge_members(parser *p, di_named_value *members, size_t *count) {
     named few[16], *sorted = few;
     if (*count > 16 && !(sorted = di_calloc(*count, sizeof *sorted))) {
         return di_fail(p->err, DI_ERR_NO_MEMORY, "no memory for the names of an object");
@@ -273,7 +273,7 @@ static bool finish_object(parser *p, size_t base, di_value *out) {
     if (count > 1 && !merge_members(p, p->stack + base, &count)) {
         return false;
     }
-    di_member *members = di_pool_take(p->pool, count, sizeof *members, p->err);
+    di_named_value *members = di_pool_take(p->pool, count, sizeof *members, p->err);
     if (!members) {
         return false;
     }
@@ -310,7 +310,7 @@ static bool read_list(parser *p, bool object, di_value *out) {
     char end = object ? '}' : ']';
     skip_space(p);
     for (bool more = peek(p) != end; more;) {
-        di_member member = {0};
+        di_named_value member = {0};
         skip_space(p);
         if ((object && !read_name(p, &member.name)) || !read_value(p, &member.value) ||
             !push(p, &member)) {

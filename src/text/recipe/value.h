@@ -24,7 +24,7 @@ typedef enum di_value_type {
 } di_value_type;
 
 typedef struct di_value di_value;
-typedef struct di_member di_member;
+typedef struct di_named_value di_named_value;
 
 struct di_value {
     di_value_type type;
@@ -39,13 +39,13 @@ struct di_value {
             size_t count;
         } array;
         struct {
-            const di_member *members;
+            const di_named_value *members;
             size_t count;
         } object;
     };
 };
 
-struct di_member {
+struct di_named_value {
     di_str name;
     di_value value;
 };
