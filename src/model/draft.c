@@ -1,27 +1,10 @@
-/* DSpark's draft model: see draft.h. Stages are blocks like the target's (v41.c); here are the
- * context that they see, the rows of a round, and the sequential head. */
+/* DSpark's draft model: see draft.h. The stages and the context that they see are part of the graph
+ * (v41.c); here are the rows of a round and the sequential head. */
 #include "model/draft.h"
 
 #include <string.h>
 
 #include "model/graph.h"
-
-/* ---- context ----------------------------------------------------------------------------------*/
-
-void di_draft_context(di_model *m, const di_pass *pass) {
-    const di_ops *ops = m->be->ops;
-    const di_config *c = m->c;
-    const di_draft_weights *first = &m->w->draft[0];
-    di_activations *a = &m->a;
-    int n = pass->step.num_rows;
-    ops->linear(m->be, a->taps, n, &first->main_proj, a->main_x);
-    ops->rms_norm(m->be, a->main_x, &first->main_norm, c->rms_norm_eps, n, c->hidden_size,
-                  a->main_x);
-    for (int s = 0; s < c->num_nextn_predict_layers; s++) {
-        di_graph_window(m, pass, &m->w->draft[s].block.attn, a->main_x, a->rope[0]);
-        ops->window_store(m->be, &pass->step, c->num_hidden_layers + s, a->records);
-    }
-}
 
 /* ---- the round --------------------------------------------------------------------------------*/
 

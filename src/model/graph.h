@@ -88,15 +88,8 @@ void di_graph_begin(di_model *m, di_pass *pass);
  * m->kept instead if `replay`, and leaves the last layer's h and pre in m->a. */
 void di_graph_run(di_model *m, bool replay);
 
-/* kv and window records of x's rows by a block's wkv, into m->a. */
-void di_graph_window(di_model *m, const di_pass *pass, const di_attention_weights *w,
-                     const di_bf16 *x, di_rope_table rope);
-
 /* One draft stage on m->a.h and m->a.pre. */
 void di_graph_draft_stage(di_model *m, const di_pass *pass, int stage);
-
-/* draft.c: after a forward pass, the context keys of its rows into every stage's ring. */
-void di_draft_context(di_model *m, const di_pass *pass);
 
 /* Logits of rows m->logit_rows[0 .. n) of the last pass into m->a.logits. */
 void di_graph_head(di_model *m, int n);

@@ -95,6 +95,19 @@ static void choose_entries(di_model *m, const di_pass *pass, int l) {
     observe(m, "topk", l, a->topk, rows * (size_t)c->index_topk);
 }
 
+/* kv and window records of x's rows. */
+static void window(di_model *m, const di_pass *pass, const di_attention_weights *w,
+                   const di_bf16 *x, di_rope_table rope) {
+    const di_ops *ops = m->be->ops;
+    const di_config *c = m->c;
+    di_activations *a = &m->a;
+    int n = pass->step.num_rows, hd = c->head_dim;
+    ops->linear(m->be, x, n, &w->wkv, a->kv);
+    ops->rms_norm(m->be, a->kv, &w->kv_norm, c->rms_norm_eps, n, hd, a->kv);
+    ops->rope(m->be, a->kv, n, 1, hd, rope, false);
+    ops->window_quant(m->be, a->kv, n, hd, a->records);
+}
+
 /* x -> qr, q, kv and the rows' own window records. */
 static void project(di_model *m, const di_pass *pass, const di_attention_weights *w,
                     di_rope_table rope) {
@@ -106,19 +119,7 @@ static void project(di_model *m, const di_pass *pass, const di_attention_weights
     ops->rms_norm(m->be, a->qr, &w->q_norm, c->rms_norm_eps, n, c->q_lora_rank, a->qr);
     ops->linear(m->be, a->qr, n, &w->wq_b, a->q);
     ops->rope(m->be, a->q, n, heads, hd, rope, false);
-    di_graph_window(m, pass, w, a->x, rope);
-}
-
-void di_graph_window(di_model *m, const di_pass *pass, const di_attention_weights *w,
-                     const di_bf16 *x, di_rope_table rope) {
-    const di_ops *ops = m->be->ops;
-    const di_config *c = m->c;
-    di_activations *a = &m->a;
-    int n = pass->step.num_rows, hd = c->head_dim;
-    ops->linear(m->be, x, n, &w->wkv, a->kv);
-    ops->rms_norm(m->be, a->kv, &w->kv_norm, c->rms_norm_eps, n, hd, a->kv);
-    ops->rope(m->be, a->kv, n, 1, hd, rope, false);
-    ops->window_quant(m->be, a->kv, n, hd, a->records);
+    window(m, pass, w, a->x, rope);
 }
 
 /* o -> y: inverse rotation and the grouped projection. */
@@ -299,6 +300,24 @@ static void cut_to_kept(di_model *m, di_pass *all, di_pass *kept) {
     di_graph_begin(m, kept);
 }
 
+/* The context keys of these rows into every draft stage's ring. */
+static void draft_context(di_model *m, const di_pass *pass) {
+    const di_ops *ops = m->be->ops;
+    const di_config *c = m->c;
+    const di_draft_weights *first = &m->w->draft[0];
+    di_activations *a = &m->a;
+    int n = pass->step.num_rows;
+    observe(m, "taps", c->num_hidden_layers, a->taps,
+            (size_t)n * (size_t)c->num_dspark_targets * (size_t)c->hidden_size * sizeof(di_bf16));
+    ops->linear(m->be, a->taps, n, &first->main_proj, a->main_x);
+    ops->rms_norm(m->be, a->main_x, &first->main_norm, c->rms_norm_eps, n, c->hidden_size,
+                  a->main_x);
+    for (int s = 0; s < c->num_nextn_predict_layers; s++) {
+        window(m, pass, &m->w->draft[s].block.attn, a->main_x, a->rope[0]);
+        ops->window_store(m->be, &pass->step, c->num_hidden_layers + s, a->records);
+    }
+}
+
 void di_graph_run(di_model *m, bool replay) {
     const di_config *c = m->c;
     di_pass *pass = &m->all;
@@ -320,10 +339,7 @@ void di_graph_run(di_model *m, bool replay) {
         layer(m, pass, l, pass == &m->kept && l == c->boundary_layer && pass->step.num_rows < n);
     }
     if (m->o.drafts) {
-        observe(m, "taps", c->num_hidden_layers, m->a.taps,
-                (size_t)pass->step.num_rows * (size_t)c->num_dspark_targets *
-                    (size_t)c->hidden_size * sizeof(di_bf16));
-        di_draft_context(m, pass);
+        draft_context(m, pass);
     }
 }
 
