@@ -139,6 +139,17 @@ typedef struct di_bias {
     float bias; /* -100 to 100, added to the logit */
 } di_bias;
 
+/* What the text of an answer must be (docs/grammar.md). */
+typedef enum di_schema_type {
+    DI_SCHEMA_NONE,           /* anything */
+    DI_SCHEMA_JSON,           /* JSON that a JSON Schema allows; without a text any JSON */
+    DI_SCHEMA_JSON_OBJECT,    /* any JSON object; takes no text */
+    DI_SCHEMA_REGEX,          /* text that a regular expression matches as a whole */
+    DI_SCHEMA_EBNF,           /* text of a grammar, from its rule `root` */
+    DI_SCHEMA_TOOLS,          /* free text; and calls, if any, of tools in a JSON array */
+    DI_SCHEMA_TOOLS_REQUIRED, /* one such call or more */
+} di_schema_type;
+
 /* Pointers stay the caller's and are read before the call returns. */
 typedef struct di_request_params {
     size_t struct_bytes;
@@ -181,6 +192,19 @@ typedef struct di_request_params {
     const char *cache_salt; /* prefixes are shared among equal salts only; NULL = the common one */
     bool report_prompt;     /* outputs tell how much of the prompt has been computed */
     bool pin_prompt; /* its prefix stays in the cache until di_unpin, whatever else needs room */
+    /* Structured output. Where the prompt has opened reasoning, all this holds behind </think>. */
+    di_schema_type schema_type;
+    const char *schema;  /* the schema, expression or grammar; TOOLS: a JSON array of functions */
+    size_t schema_bytes; /* 0 = up to the NUL */
+    /* Free text up to these ids in a row, and the schema behind them; not with TOOLS. Takes the
+     * place of waiting for </think>. */
+    const int32_t *trigger_token_ids;
+    size_t num_trigger_token_ids;
+    int32_t bound_token_id; /* -1 = none; behind it the rest of the trigger must follow at once */
+    bool schema_any_order;  /* JSON: properties in any order, not the schema's */
+    bool schema_strict;     /* JSON: only what `properties` and `prefixItems` name */
+    bool schema_lenient;    /* JSON: what cannot be enforced is left out, not refused */
+    int schema_max_whitespace; /* JSON: characters between two tokens, 0 to 1000; 32 */
 } di_request_params;
 
 /* Defaults: the model's generation_config.json, and temperature 1, top_p 1, top_k -1 where it is

@@ -177,6 +177,16 @@ class RequestParams(Structure):
         ("cache_salt", c_char_p),
         ("report_prompt", c_bool),
         ("pin_prompt", c_bool),
+        ("schema_type", c_int),
+        ("schema", c_char_p),
+        ("schema_bytes", c_size_t),
+        ("trigger_token_ids", POINTER(c_int32)),
+        ("num_trigger_token_ids", c_size_t),
+        ("bound_token_id", c_int32),
+        ("schema_any_order", c_bool),
+        ("schema_strict", c_bool),
+        ("schema_lenient", c_bool),
+        ("schema_max_whitespace", c_int),
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import difflib
+import json
 import math
 from typing import Any, Callable, Mapping, Sequence
 
@@ -133,11 +134,53 @@ def _mode(name: str, value: Any) -> str:
     return value
 
 
-def _structured(name: str, value: Any) -> None:
-    if value is not None:
-        raise NotImplementedError(
-            f"{name}: structured output is not there yet; it comes with a later version"
-        )
+# so_args' schema types, as in the library's di_schema_type.
+_SCHEMA_TYPES = {"json": 1, "json_schema": 1, "json_object": 2, "regex": 3, "ebnf": 4, "tools": 5,
+                 "tools_required": 6}
+
+
+def _schema(name: str, value: Any, kind: str) -> str | None:
+    """The schema as a text: JSON may come as what json.loads gives."""
+    if value is None and kind in ("json", "json_schema", "json_object"):
+        return None
+    if kind in ("json", "json_schema", "tools", "tools_required") and not isinstance(value, str):
+        if not isinstance(value, (Mapping, list, tuple, bool)):
+            raise TypeError(f"{name} is {value!r}, JSON or a string that holds some is needed")
+        return json.dumps(value, ensure_ascii=False)
+    return _text(name, value)
+
+
+def _structured(name: str, value: Any) -> dict[str, Any] | None:
+    """Structured output: a dict that names a schema."""
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name} is {value!r}, a dict is needed")
+    checks: dict[str, Check] = {
+        "schema_type": lambda n, v: v,
+        "schema": lambda n, v: v,
+        "trigger_token_ids": _or_none(_ids),
+        "bound_token_id": _or_none(_int(0, _INT32_MAX)),
+        "strict": _bool,
+        "lenient": _bool,
+        "any_order": _bool,
+        "max_whitespace": _int(0, 1000),
+    }
+    for key in value:
+        if key in ("serialized", "bound_token_ids"):
+            raise NotImplementedError(f"{name}[{key!r}] is not supported")
+        if key not in checks:
+            near = difflib.get_close_matches(str(key), list(checks), n=1)
+            raise TypeError(f"{name} has no {key!r}" +
+                            (f"; did you mean {near[0]!r}?" if near else ""))
+    out = {key: checks[key](f"{name}[{key!r}]", v) for key, v in value.items()}
+    kind = out.get("schema_type")
+    if kind not in _SCHEMA_TYPES:
+        raise _refuse(f"{name}['schema_type']", kind, ", ".join(map(repr, _SCHEMA_TYPES)))
+    out["schema"] = _schema(f"{name}['schema']", out.get("schema"), kind)
+    if out.get("bound_token_id") is not None and not out.get("trigger_token_ids"):
+        raise ValueError(f"{name}['bound_token_id'] needs trigger_token_ids")
+    return out
 
 
 # In the order of the release's positional arguments, up to seq_seed; the rest by keyword only.
@@ -189,7 +232,8 @@ _ALIASES = {
 }
 
 _STRUCTURED = (
-    "structured_outputs", "guided_decoding", "response_format", "json_schema", "regex", "ebnf",
+    "structured_outputs", "guided_decoding", "guided_json", "guided_regex", "response_format",
+    "json_schema", "regex", "ebnf",
 )
 
 
@@ -216,7 +260,11 @@ class SamplingParams:
             ``min_tokens``, of which the larger one counts.
         eos_id: for compatibility: the end-of-sentence token is the model's, and 0 or its id are
             all that is taken. For others see ``stop_token_ids``.
-        so_args: structured output; not there yet (``NotImplementedError``).
+        so_args: structured output, a dict: ``schema_type`` is "json", "json_object", "regex",
+            "ebnf", "tools" or "tools_required", ``schema`` its text (JSON also as a dict or list).
+            ``trigger_token_ids``: free text until these ids have come, then the schema;
+            ``bound_token_id``: behind it the trigger must follow. For JSON also ``strict`` (on
+            for "json", as in the release), ``lenient``, ``any_order`` and ``max_whitespace``.
         golden_token_ids: the answer, to be scored instead of drawn; -1 leaves a token free.
         seq_seed: seed of the draws, modulo 2**64; None is a random one, told with the answer.
         n: how many answers, 1 to 128, each with a seed made from the request's.
@@ -250,7 +298,7 @@ class SamplingParams:
     top_logprobs: int
     first_n_token_no_eos: int
     eos_id: int
-    so_args: None
+    so_args: dict[str, Any] | None
     golden_token_ids: list[int] | None
     seq_seed: int | None
     n: int
@@ -403,9 +451,25 @@ class SamplingParams:
             _point(c, name, ctypes.c_int32, getattr(self, name) or (), keep)
         if self.allowed_token_ids is not None:  # an empty list allows nothing, and is refused
             _point(c, "allowed_token_ids", ctypes.c_int32, self.allowed_token_ids, keep, True)
+        self._structure_to_c(c, keep)
         bias = [_library.Bias(token, value) for token, value in (self.logit_bias or {}).items()]
         _point(c, "logit_bias", _library.Bias, bias, keep)
         return c, keep
+
+
+    def _structure_to_c(self, c: _library.RequestParams, keep: list[Any]) -> None:
+        so = self.so_args
+        if so is None:
+            return
+        c.schema_type = _SCHEMA_TYPES[so["schema_type"]]
+        c.schema = None if so["schema"] is None else so["schema"].encode()
+        c.schema_strict = so.get("strict", c.schema_type == _SCHEMA_TYPES["json"])
+        c.schema_lenient = so.get("lenient", False)
+        c.schema_any_order = so.get("any_order", False)
+        c.schema_max_whitespace = so.get("max_whitespace", c.schema_max_whitespace)
+        _point(c, "trigger_token_ids", ctypes.c_int32, so.get("trigger_token_ids") or (), keep)
+        bound = so.get("bound_token_id")
+        c.bound_token_id = -1 if bound is None else bound
 
 
 def _point(c: _library.RequestParams, name: str, kind: Any, values: Sequence[Any],
@@ -420,9 +484,8 @@ def _point(c: _library.RequestParams, name: str, kind: Any, values: Sequence[Any
 
 def _unknown(name: str, error: type[Exception] = TypeError) -> Exception:
     if name in _STRUCTURED:
-        return NotImplementedError(
-            f"{name}: structured output is not there yet; it comes with a later version"
-        )
+        return error(f"SamplingParams has no {name!r}; structured output is asked for with "
+                     "so_args={'schema_type': ..., 'schema': ...}")
     near = difflib.get_close_matches(name, [*_CHECKS, *_ALIASES], n=1)
     return error(f"SamplingParams has no {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
 

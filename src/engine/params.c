@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "engine/constraint.h"
 #include "engine/internal.h"
 
 enum { MAX_FILE_BYTES = 1 << 20 };
@@ -70,6 +71,8 @@ void di_request_params_init(const di_engine *engine, di_request_params *params,
         .min_p = p->min_p,
         .n = 1,
         .repetition_penalty = 1,
+        .bound_token_id = -1,
+        .schema_max_whitespace = DI_SCHEMA_WHITESPACE,
     };
     memset(params, 0, struct_bytes);
     memcpy(params, &ours, struct_bytes < sizeof ours ? struct_bytes : sizeof ours);
@@ -104,6 +107,7 @@ static bool check_numbers(const di_request_params *p, di_error *err) {
            real_in("frequency_penalty", p->frequency_penalty, -2, 2, err) &&
            int_in("min_tokens", p->min_tokens, 0, INT32_MAX, err) &&
            int_in("top_logprobs", p->top_logprobs, 0, DI_MAX_LOGPROBS, err) &&
+           int_in("schema_max_whitespace", p->schema_max_whitespace, 0, 1000, err) &&
            real_in("deadline", p->deadline, 0, 1e9, err);
 }
 
@@ -114,7 +118,8 @@ static bool check_lists(const di_request_params *p, di_error *err) {
            list_is_there("logit_bias", p->logit_bias, p->num_logit_bias, err) &&
            list_is_there("allowed_token_ids", p->allowed_token_ids, p->num_allowed_token_ids,
                          err) &&
-           list_is_there("golden_token_ids", p->golden_token_ids, p->num_golden_token_ids, err);
+           list_is_there("golden_token_ids", p->golden_token_ids, p->num_golden_token_ids, err) &&
+           list_is_there("trigger_token_ids", p->trigger_token_ids, p->num_trigger_token_ids, err);
 }
 
 /* What depends on two parameters. */
@@ -137,7 +142,8 @@ static bool check_together(const di_request_params *p, di_error *err) {
 bool di_params_read(di_request_params *ours, const di_request_params *theirs, di_error *err) {
     di_request_params_init(NULL, ours, sizeof *ours);
     return di_struct_read(ours, sizeof *ours, theirs, "di_request_params", err) &&
-           check_numbers(ours, err) && check_lists(ours, err) && check_together(ours, err);
+           check_numbers(ours, err) && check_lists(ours, err) && check_together(ours, err) &&
+           di_constraint_check(ours, err);
 }
 
 bool di_request_params_check(const di_request_params *params, di_error *err) {

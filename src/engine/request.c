@@ -20,6 +20,9 @@ static bool check_numbers(const di_engine *e, const di_request_params *p, di_err
                        "top_logprobs is %d, allowed are 0 to %d (the engine's max_logprobs)",
                        p->top_logprobs, e->max_logprobs);
     }
+    if (p->schema_type != DI_SCHEMA_NONE) {
+        return di_fail(err, DI_ERR_UNSUPPORTED, "schema_type: not served by this version");
+    }
     if (p->prompt_logprobs && e->replay_mode != DI_REPLAY_OFF) {
         return di_fail(err, DI_ERR_ARGUMENT,
                        "prompt_logprobs need every row of the prompt, which bounded replay leaves "

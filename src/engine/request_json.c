@@ -10,6 +10,7 @@
 #include "base/alloc.h"
 #include "base/json.h"
 #include "base/suggest.h"
+#include "engine/schema_json.h"
 #include "text/chat.h"
 
 /* What a reader is given. */
@@ -260,6 +261,11 @@ static bool read_logit_bias(const reading *r) {
     return true;
 }
 
+static bool read_structure(const reading *r) {
+    return di_schema_json_read(&r->request->schema, r->name, r->value, r->where,
+                               &r->request->params, r->err);
+}
+
 /* ---- the table --------------------------------------------------------------------------------*/
 
 typedef struct field {
@@ -321,6 +327,17 @@ static const field fields[] = {
     {"skip_reading_prefix_cache", read_bool, TO(no_prefix_cache)}, /* vLLM */
     {"cache_salt", read_text, TO(cache_salt)},
     {"pin_prompt", read_bool, TO(pin_prompt)},
+
+    {"so_args", read_structure, TO(schema_type)},            /* DeepInfer's Python interface */
+    {"response_format", read_structure, TO(schema_type)},    /* OpenAI */
+    {"structured_outputs", read_structure, TO(schema_type)}, /* vLLM; and these four: */
+    {"guided_json", read_structure, TO(schema_type)},
+    {"guided_regex", read_structure, TO(schema_type)},
+    {"guided_grammar", read_structure, TO(schema_type)},
+    {"guided_choice", read_structure, TO(schema_type)},
+    {"json_schema", read_structure, TO(schema_type)}, /* SGLang; and these two: */
+    {"regex", read_structure, TO(schema_type)},
+    {"ebnf", read_structure, TO(schema_type)},
 };
 
 #undef TO
@@ -330,18 +347,9 @@ static const field fields[] = {
 static const char *const missing[] = {
     "best_of",
     "eos_id",
-    "so_args",
     "tools",
     "tool_choice",
     "tool_calls",
-    "response_format",
-    "structured_outputs",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "json_schema",
-    "regex",
-    "ebnf",
     "logprob_token_ids",
     "output_kind",
     "detokenize",
@@ -409,8 +417,10 @@ static bool read_params(di_json_request *q, const char *where, di_error *err) {
         }
         for (size_t i = 0; i < count; i++) {
             if (reads[i]->offset == f->offset) {
-                return di_fail(err, DI_ERR_ARGUMENT, "%s: %s and %s are the same; give one", where,
-                               reads[i]->name, f->name);
+                return di_fail(err, DI_ERR_ARGUMENT, "%s: %s and %s %s; give one", where,
+                               reads[i]->name, f->name,
+                               f->read == read_structure ? "both constrain the answer"
+                                                         : "are the same");
             }
         }
         reads[count++] = f;
@@ -499,6 +509,7 @@ void di_json_request_clear(di_json_request *request) {
     }
     free(request->messages); /* jansson's */
     json_decref(request->object);
+    di_schema_json_clear(&request->schema);
     request->num_lists = 0;
     request->messages = NULL;
     request->object = NULL;

@@ -5,6 +5,7 @@
 #include <jansson.h>
 
 #include "deepinfer/deepinfer.h"
+#include "engine/schema_json.h"
 
 enum { DI_JSON_REQUEST_LISTS = 8 };
 
@@ -14,6 +15,7 @@ typedef struct di_json_request {
     char *messages;                     /* or NULL */
     void *lists[DI_JSON_REQUEST_LISTS]; /* arrays that prompt and params point to */
     int num_lists;
+    di_schema_json schema;
     json_t *object;
 } di_json_request;
 

@@ -140,6 +140,124 @@ static void test_logprobs_are_a_switch_or_a_number(void **state) {
                 "line 1: logprobs is a string, true, false or a number expected");
 }
 
+static void must_constrain(const char *fields, di_schema_type type, const char *schema) {
+    must_read(fields);
+    assert_int_equal(r.params.schema_type, type);
+    if (schema) {
+        size_t size = r.params.schema_bytes ? r.params.schema_bytes : strlen(r.params.schema);
+        assert_int_equal(size, strlen(schema));
+        assert_memory_equal(r.params.schema, schema, size);
+    } else {
+        assert_null(r.params.schema);
+    }
+    di_json_request_clear(&r);
+}
+
+static void test_structured_output_is_read_under_all_its_names(void **state) {
+    (void)state;
+    must_constrain("\"so_args\":{\"schema_type\":\"regex\",\"schema\":\"a+\"}", DI_SCHEMA_REGEX,
+                   "a+");
+    must_constrain("\"so_args\":{\"schema_type\":\"json\",\"schema\":\"{}\"}", DI_SCHEMA_JSON,
+                   "{}");
+    must_constrain("\"so_args\":{\"schema_type\":\"json_object\"}", DI_SCHEMA_JSON_OBJECT, NULL);
+    must_constrain("\"so_args\":{\"schema_type\":\"tools\",\"schema\":[{\"name\":\"f\"}]}",
+                   DI_SCHEMA_TOOLS, "[{\"name\":\"f\"}]");
+    must_constrain("\"response_format\":{\"type\":\"text\"}", DI_SCHEMA_NONE, NULL);
+    must_constrain("\"response_format\":{\"type\":\"json_object\"}", DI_SCHEMA_JSON_OBJECT, NULL);
+    must_constrain("\"response_format\":{\"type\":\"json_schema\",\"json_schema\":"
+                   "{\"name\":\"n\",\"schema\":{\"multipleOf\":0.1,\"maximum\":1e3}}}",
+                   DI_SCHEMA_JSON, "{\"multipleOf\":0.1,\"maximum\":1000.0}");
+    must_constrain("\"structured_outputs\":{\"regex\":\"b\"}", DI_SCHEMA_REGEX, "b");
+    must_constrain("\"structured_outputs\":{\"json\":{\"type\":\"null\"}}", DI_SCHEMA_JSON,
+                   "{\"type\":\"null\"}");
+    must_constrain("\"structured_outputs\":{\"json_object\":true}", DI_SCHEMA_JSON_OBJECT, NULL);
+    must_constrain("\"structured_outputs\":{\"grammar\":\"root ::= []\"}", DI_SCHEMA_EBNF,
+                   "root ::= []");
+    must_constrain("\"guided_choice\":[\"a\\\"b\",\"c\\n\"]", DI_SCHEMA_EBNF,
+                   "root ::= \"a\\u0022b\" | \"c\\u000a\"");
+    must_constrain("\"guided_json\":\"true\"", DI_SCHEMA_JSON, "true");
+    must_constrain("\"guided_regex\":\"c\"", DI_SCHEMA_REGEX, "c");
+    must_constrain("\"json_schema\":\"{}\"", DI_SCHEMA_JSON, "{}");
+    must_constrain("\"regex\":\"d\"", DI_SCHEMA_REGEX, "d");
+    must_constrain("\"ebnf\":\"root ::= a\"", DI_SCHEMA_EBNF, "root ::= a");
+}
+
+static void test_triggers_and_options_are_read(void **state) {
+    (void)state;
+    must_read("\"so_args\":{\"schema_type\":\"json\",\"schema\":\"{}\",\"trigger_token_ids\":"
+              "[7,8],\"bound_token_id\":9,\"strict\":false,\"lenient\":true,\"any_order\":true,"
+              "\"max_whitespace\":0}");
+    assert_int_equal(r.params.num_trigger_token_ids, 2);
+    assert_int_equal(r.params.trigger_token_ids[1], 8);
+    assert_int_equal(r.params.bound_token_id, 9);
+    assert_true(!r.params.schema_strict && r.params.schema_lenient && r.params.schema_any_order);
+    assert_int_equal(r.params.schema_max_whitespace, 0);
+    di_json_request_clear(&r);
+    must_read("\"so_args\":{\"schema_type\":\"json\",\"schema\":\"{}\"}");
+    assert_true(r.params.schema_strict && r.params.schema_max_whitespace == 32); /* the release's */
+    assert_int_equal(r.params.bound_token_id, -1);
+    di_json_request_clear(&r);
+    must_read("\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{}}}");
+    assert_false(r.params.schema_strict);
+    di_json_request_clear(&r);
+}
+
+static void test_bad_structured_output_is_refused_by_field(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"\"guided_json\":{},\"guided_regex\":\"a\"",
+         "line 1: guided_json and guided_regex both constrain the answer; give one"},
+        {"\"json_schema\":\"{}\",\"regex\":\"a\"",
+         "line 1: json_schema and regex both constrain the answer; give one"},
+        {"\"structured_outputs\":{\"json\":{},\"regex\":\"a\"}",
+         "line 1: structured_outputs: json and regex both constrain the answer; give one"},
+        {"\"structured_outputs\":{}", "line 1: structured_outputs needs one of json, regex"},
+        {"\"structured_outputs\":{\"structural_tag\":\"x\"}",
+         "line 1: structured_outputs.structural_tag is not supported"},
+        {"\"so_args\":7", "line 1: so_args is an integer, an object expected"},
+        {"\"so_args\":{\"schema_type\":\"xml\",\"schema\":\"a\"}",
+         "line 1: so_args.schema_type is \"xml\", allowed are \"json\","},
+        {"\"so_args\":{\"schema\":\"a\"}",
+         "line 1: so_args.schema_type is missing, a string expected"},
+        {"\"so_args\":{\"schema_type\":\"json\"}", "line 1: so_args.schema is missing, a schema"},
+        {"\"so_args\":{\"schema_type\":\"regex\",\"schema\":{}}",
+         "line 1: so_args.schema is an object, a string expected"},
+        {"\"so_args\":{\"schema_type\":\"regex\",\"schema\":\"\"}",
+         "line 1: so_args.schema is empty"},
+        {"\"so_args\":{\"schema_type\":\"regex\",\"schema\":\"a\",\"bound_token_id\":4}",
+         "line 1: bound_token_id is 4 without trigger_token_ids"},
+        {"\"so_args\":{\"schema_type\":\"regex\",\"schema\":\"a\",\"trigger_token_ids\":[-4]}",
+         "line 1: so_args.trigger_token_ids[0] is no token id"},
+        {"\"so_args\":{\"schema_type\":\"regex\",\"schema\":\"a\",\"trigger_token_ids\":[4]},"
+         "\"stop_token_ids\":[4]",
+         "line 1: trigger_token_ids can never appear: 4 is in stop_token_ids"},
+        {"\"so_args\":{\"schema_type\":\"regex\",\"schema\":\"a\",\"trigger_token_ids\":[4]},"
+         "\"allowed_token_ids\":[5]",
+         "line 1: trigger_token_ids can never appear: 4 is not in allowed_token_ids"},
+        {"\"so_args\":{\"schema_type\":\"regex\",\"schema\":\"a\",\"trigger_token_ids\":[4,5]},"
+         "\"max_tokens\":2",
+         "line 1: trigger_token_ids has 2 ids, max_tokens is 2: nothing can follow it"},
+        {"\"so_args\":{\"schema_type\":\"tools\",\"schema\":[],\"trigger_token_ids\":[4]}",
+         "line 1: trigger_token_ids are given, but schema_type is tools"},
+        {"\"so_args\":{\"schema_type\":\"regex\",\"schema\":\"a\",\"serialized\":1}",
+         "line 1: so_args.serialized is not supported"},
+        {"\"so_args\":{\"schema_type\":\"regex\",\"schem\":\"a\"}",
+         "line 1: unknown field so_args.schem; did you mean schema?"},
+        {"\"so_args\":{\"schema_type\":\"json\",\"schema\":{},\"max_whitespace\":-1}",
+         "line 1: so_args.max_whitespace is -1"},
+        {"\"response_format\":{}", "line 1: response_format.type is missing, a string expected"},
+        {"\"response_format\":{\"type\":\"yaml\"}",
+         "line 1: response_format.type is \"yaml\", allowed are"},
+        {"\"response_format\":{\"type\":\"json_schema\"}",
+         "line 1: response_format.json_schema is missing, an object expected"},
+        {"\"guided_choice\":[]", "line 1: guided_choice is empty"},
+        {"\"guided_choice\":[\"a\",1]", "line 1: guided_choice[1] is an integer, a string"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        must_refuse(cases[i][0], cases[i][1]);
+    }
+}
+
 static void test_bad_values_are_refused_by_field_and_range(void **state) {
     (void)state;
     static const char *const cases[][2] = {
@@ -173,7 +291,6 @@ static void test_bad_values_are_refused_by_field_and_range(void **state) {
         {"\"max_token\":3", "line 1: unknown field max_token; did you mean max_tokens?"},
         {"\"xyzzy\":3", "line 1: unknown field xyzzy"},
         {"\"best_of\":3", "line 1: best_of is not supported by this version"},
-        {"\"response_format\":{}", "line 1: response_format is not supported by this version"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         must_refuse(cases[i][0], cases[i][1]);
@@ -188,6 +305,9 @@ int main(void) {
         cmocka_unit_test(test_lists_are_read),
         cmocka_unit_test(test_empty_lists_ask_for_nothing),
         cmocka_unit_test(test_logprobs_are_a_switch_or_a_number),
+        cmocka_unit_test(test_structured_output_is_read_under_all_its_names),
+        cmocka_unit_test(test_triggers_and_options_are_read),
+        cmocka_unit_test(test_bad_structured_output_is_refused_by_field),
         cmocka_unit_test(test_bad_values_are_refused_by_field_and_range),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

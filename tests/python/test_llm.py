@@ -321,13 +321,32 @@ def test_values_out_of_range_are_named_with_what_is_allowed(_):
 
 
 @test
+def test_structured_output_is_checked(_):
+    def takes(**so):
+        return SamplingParams(so_args=so).so_args
+
+    assert takes(schema_type="json", schema={"type": "object"})["schema"] == '{"type": "object"}'
+    assert takes(schema_type="json", schema="{}")["schema"] == "{}"
+    assert takes(schema_type="json")["schema"] is None
+    for error, told, so in (
+        (ValueError, "schema_type", {"schema_type": "xml", "schema": "a"}),
+        (ValueError, "schema_type", {"schema": "a"}),
+        (TypeError, "schema", {"schema_type": "regex"}),
+        (TypeError, "schema", {"schema_type": "json", "schema": 7}),
+        (TypeError, "schema_type", {"schema_typ": "json"}),
+        (ValueError, "bound_token_id", {"schema_type": "regex", "schema": "a",
+                                        "bound_token_id": 7}),
+        (NotImplementedError, "serialized", {"schema_type": "json", "serialized": b""}),
+    ):
+        refuses(error, told, call=lambda: SamplingParams(so_args=so))
+
+
+@test
 def test_unknown_names_are_refused_with_the_nearest(_):
     refuses(TypeError, "temprature", "temperature", call=lambda: SamplingParams(temprature=1))
     refuses(TypeError, "max_num_seq", "max_num_seqs", call=lambda: LLM(DEMO, max_num_seq=1))
     refuses(AttributeError, "top_kk", "top_k", call=lambda: setattr(SamplingParams(), "top_kk", 1))
-    refuses(NotImplementedError, "structured output",
-            call=lambda: SamplingParams(so_args={"schema_type": "json"}))
-    refuses(NotImplementedError, "structured output", call=lambda: SamplingParams(regex="a*"))
+    refuses(TypeError, "structured output", "so_args", call=lambda: SamplingParams(regex="a*"))
     refuses(NotImplementedError, "revision", call=lambda: LLM(DEMO, revision="main"))
 
 
