@@ -285,7 +285,9 @@ static double bytes_of_step(int n, int64_t context) {
 
 /* ---- sequences --------------------------------------------------------------------------------*/
 
-static int32_t *tokens; /* of every sequence alike; contexts differ by their rows' place only */
+/* Random ones. Sequences have their contexts in common, but go on with other tokens each, so that
+ * they touch other experts. */
+static int32_t *tokens;
 
 static void check(bool ok, const di_error *err) {
     if (!ok) {
@@ -328,7 +330,7 @@ static double decode_step(di_seq *seqs, int n, float *logits) {
     static di_model_rows rows[MAX_BATCH];
     di_error err;
     for (int i = 0; i < n; i++) {
-        rows[i] = di_model_next_rows(&seqs[i], tokens, 1);
+        rows[i] = di_model_next_rows(&seqs[i], tokens + (ptrdiff_t)i * 64, 1);
         rows[i].num_logits = logits && i == 0;
     }
     double start = di_now();
@@ -402,12 +404,24 @@ static void open_model(int64_t longest) {
     model = map ? di_model_create(&weights, be, cache, &mo, &err) : NULL;
     check(model != NULL, &err);
     di_free(map);
-    tokens = di_calloc((size_t)longest + 8192, sizeof *tokens);
-    for (int64_t i = 0; tokens && i < longest + 8192; i++) {
+    int64_t count = longest + 4096 + 64 * MAX_BATCH;
+    tokens = di_calloc((size_t)count, sizeof *tokens);
+    for (int64_t i = 0; tokens && i < count; i++) {
         tokens[i] = (int32_t)(next_random() % (uint64_t)weights.config.vocab_size);
     }
     printf("state of %d sequences: %.1f GiB; 40 layers, experts of %d of them\n", MAX_BATCH,
            (double)di_cache_bytes(&weights.config, &co) / (1 << 30), expert_layers);
+    fflush(stdout);
+}
+
+/* Weights go to the card when they are first used: all of them by this. */
+static void warm_up(void) {
+    di_seq seq = {0};
+    di_error err;
+    check(di_seq_open(cache, &seq, (di_hash){0}, &err), &err);
+    double took = prefill(&seq, CHUNK);
+    di_seq_close(cache, &seq);
+    printf("first %d tokens, with the upload of the weights   %.1f s\n", CHUNK, took);
     fflush(stdout);
 }
 
@@ -470,7 +484,8 @@ int main(int argc, char **argv) {
     }
     measure_bandwidth();
     make_weights();
-    open_model(longest);
+    open_model(longest > CHUNK ? longest : CHUNK);
+    warm_up();
     for (int i = 0; i < count; i++) {
         run_context(contexts[i]);
     }
