@@ -22,17 +22,22 @@ static void fill_tokens(int vocab) {
     }
 }
 
-/* Logits of every position, in chunks of the lengths given (repeated). */
-static void in_chunks(fixture *f, const int *lengths, int count, float *logits) {
+/* Logits of every position of a text, in chunks of the lengths given (repeated). */
+static void text_in_chunks(fixture *f, const int32_t *text, const int *lengths, int count,
+                           float *logits) {
     di_seq seq;
     di_error err = {0};
     assert_true(di_seq_open(f->cache, &seq, (di_hash){0}, &err));
     for (int at = 0, i = 0; at < LENGTH; i++) {
         int n = lengths[i % count] < LENGTH - at ? lengths[i % count] : LENGTH - at;
-        fixture_forward(f, &seq, tokens + at, n, n, 0, logits + (size_t)at * f->c->vocab_size);
+        fixture_forward(f, &seq, text + at, n, n, 0, logits + (size_t)at * f->c->vocab_size);
         at += n;
     }
     di_seq_close(f->cache, &seq);
+}
+
+static void in_chunks(fixture *f, const int *lengths, int count, float *logits) {
+    text_in_chunks(f, tokens, lengths, count, logits);
 }
 
 typedef struct world {
@@ -113,6 +118,78 @@ static void test_a_neighbour_changes_nothing(void **state) {
     close_world(&w);
 }
 
+/* Sequences of two texts, each at a place of its own, some decoding, some in the middle of a
+ * prompt; one that is through begins anew. */
+typedef struct crowd {
+    di_seq seqs[7];
+    const int32_t *texts[2];
+    const float *whole[2]; /* logits of every position */
+    uint32_t random;
+} crowd;
+
+static uint32_t next(crowd *c, uint32_t below) {
+    c->random = c->random * 1664525u + 1013904223u;
+    return (c->random >> 8) % below;
+}
+
+/* One call with whoever the dice choose. */
+static void random_step(world *w, crowd *c, float *logits) {
+    di_model_rows parts[7];
+    di_error err = {0};
+    int who[7], count = 0, rows = 0;
+    size_t row_bytes = (size_t)w->f.c->vocab_size * sizeof(float);
+    for (int i = 0; i < 7; i++) {
+        int left = LENGTH - (int)c->seqs[i].len;
+        int n = next(c, 3) > 0 ? 1 : 1 + (int)next(c, 60);
+        n = n < left ? n : left;
+        if (next(c, 4) == 0 || rows + n > ROWS) {
+            continue;
+        }
+        parts[count] = fixture_rows(&w->f, &c->seqs[i], c->texts[i % 2] + c->seqs[i].len, n);
+        parts[count].num_logits = n;
+        who[count++] = i;
+        rows += n;
+    }
+    if (count == 0) {
+        return;
+    }
+    if (!di_model_forward(w->f.m, parts, count, logits, &err)) {
+        fail_msg("%s", err.message);
+    }
+    for (int p = 0; p < count; p++) {
+        const char *wanted = (const char *)c->whole[who[p] % 2];
+        size_t bytes = (size_t)parts[p].num_tokens * row_bytes;
+        assert_memory_equal(logits, wanted + (size_t)parts[p].pos0 * row_bytes, bytes);
+        logits += bytes / sizeof *logits;
+        di_seq *seq = &c->seqs[who[p]];
+        if (seq->len == LENGTH) {
+            di_seq_close(w->f.cache, seq);
+            assert_true(di_seq_open(w->f.cache, seq, (di_hash){0}, &err));
+        }
+    }
+}
+
+static void test_200_random_companies_give_the_same_bits(void **state) {
+    (void)state;
+    world w;
+    di_error err = {0};
+    open_world(&w, "tiny");
+    text_in_chunks(&w.f, others, (int[]){LENGTH}, 1, w.found);
+    crowd c = {.texts = {tokens, others}, .whole = {w.whole, w.found}, .random = 2026};
+    float *logits = test_malloc(ROWS * (size_t)w.f.c->vocab_size * sizeof *logits);
+    for (int i = 0; i < 7; i++) {
+        assert_true(di_seq_open(w.f.cache, &c.seqs[i], (di_hash){0}, &err));
+    }
+    for (int step = 0; step < 200; step++) {
+        random_step(&w, &c, logits);
+    }
+    for (int i = 0; i < 7; i++) {
+        di_seq_close(w.f.cache, &c.seqs[i]);
+    }
+    test_free(logits);
+    close_world(&w);
+}
+
 static void replay_logits(fixture *f, int chunk, int64_t from, float *logits) {
     di_seq seq;
     di_error err = {0};
@@ -181,6 +258,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_any_chunking_gives_the_same_bits),
         cmocka_unit_test(test_a_neighbour_changes_nothing),
+        cmocka_unit_test(test_200_random_companies_give_the_same_bits),
         cmocka_unit_test(test_replay_by_mask_and_compact_give_the_same_bits_in_any_chunks),
         cmocka_unit_test(test_reused_blocks_and_slots_carry_nothing_over),
         cmocka_unit_test(test_pools_are_whole_after_use),
