@@ -7,7 +7,7 @@
 set -euo pipefail
 
 base=(build-essential pkg-config xz-utils libjansson-dev libpcre2-dev libutf8proc-dev
-      libxxhash-dev libmicrohttpd-dev libcmocka-dev python3 python3-numpy)
+      libxxhash-dev libmicrohttpd-dev libsodium-dev libcmocka-dev python3 python3-numpy)
 dev=(git clang clang-format clang-tidy libclang-rt-14-dev libomp-14-dev)
 
 wanted=("${base[@]}")
@@ -25,6 +25,7 @@ have_without_dpkg() {
         xz-utils) command -v xz >/dev/null ;;
         libjansson-dev) pkg-config --exists jansson ;;
         libpcre2-dev) pkg-config --exists libpcre2-8 ;;
+        libsodium-dev) pkg-config --exists libsodium ;;
         libutf8proc-dev) pkg-config --exists libutf8proc ;;
         libxxhash-dev) pkg-config --exists libxxhash ;;
         libmicrohttpd-dev) pkg-config --exists libmicrohttpd ;;

@@ -1,6 +1,7 @@
 /* deepinfer version: what was built, from what, and what it found on this machine. */
 #include <jansson.h>
 #include <microhttpd.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <utf8proc.h>
 
@@ -34,6 +35,7 @@ int di_command_version(const di_options *o) {
     print_pcre2();
     printf("  utf8proc  %s\n", utf8proc_version());
     printf("  libmicrohttpd  %s\n", MHD_get_version());
+    printf("  libsodium %s\n", sodium_version_string());
     char features[256];
     di_cpu_feature_list(features, sizeof features);
     printf("processor   %d usable cores; %s\n", di_cpu_count(),
