@@ -9,6 +9,7 @@
 #include "cli/cli.h"
 #include "cli/commands.h"
 #include "cli/lines.h"
+#include "engine/vocabulary.h"
 #include "grammar/doc.h"
 #include "grammar/grammar.h"
 #include "text/tokenizer.h"
@@ -70,23 +71,12 @@ static double percentile(double *us, size_t count, double share) {
 
 /* ---- the vocabulary ---- */
 
-/* Added tokens, which hold all control tokens, are never allowed by a grammar. */
 static bool open_vocab(session *s, di_error *err) {
-    int32_t n = di_tokenizer_vocab_size(s->tok), stop = di_tokenizer_id(s->tok, STOP_TOKEN);
+    int32_t stop = di_tokenizer_id(s->tok, STOP_TOKEN);
     if (stop < 0) {
         return di_fail(err, DI_ERR_UNSUPPORTED, "the tokenizer has no token %s", STOP_TOKEN);
     }
-    di_vocab_token *tokens = di_calloc((size_t)n, sizeof *tokens);
-    if (!tokens) {
-        return di_fail(err, DI_ERR_NO_MEMORY, "no memory for %d tokens", n);
-    }
-    for (int32_t id = 0; id < n; id++) {
-        if (!di_tokenizer_is_added(s->tok, id)) {
-            tokens[id].bytes = di_tokenizer_token_bytes(s->tok, id, &tokens[id].size);
-        }
-    }
-    s->vocab = di_vocab_create(tokens, n, n, &stop, 1, err);
-    di_free(tokens);
+    s->vocab = di_vocabulary_create(s->tok, di_tokenizer_vocab_size(s->tok), stop, err);
     s->mask = s->vocab ? di_calloc((size_t)s->vocab->num_words, sizeof *s->mask) : NULL;
     return s->mask || (s->vocab && di_fail(err, DI_ERR_NO_MEMORY, "no memory for a mask"));
 }

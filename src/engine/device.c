@@ -12,6 +12,7 @@
 #include "base/cpuinfo.h"
 #include "base/team.h"
 #include "base/thread.h"
+#include "engine/masks.h"
 
 struct di_device {
     di_device_options o;
@@ -19,6 +20,7 @@ struct di_device {
     di_team *team;               /* that samples; sleeps during the forward pass */
     di_sample_scratch **scratch; /* one for each of its members */
     int num_scratch;
+    di_masks *masks;
     int32_t *draft_tokens; /* [max_rows] */
     float *draft_confidence;
     pthread_t thread;
@@ -154,8 +156,11 @@ static bool draw(const di_work *w, int i, int k, const float *logits, di_sample_
         .num_output = position - row->job->num_prompt,
     };
     di_sampled sampled;
-    if (!di_sample_row(s->params, &in, scratch, &sampled, &r->error) ||
-        !di_sample_history_push(&s->history, sampled.token, &r->error)) {
+    bool guided = s->guide.constraint != NULL;
+    if ((guided && !di_guide_mask(&s->guide, k, &in.grammar_mask, &r->error)) ||
+        !di_sample_row(s->params, &in, scratch, &sampled, &r->error) ||
+        !di_sample_history_push(&s->history, sampled.token, &r->error) ||
+        (guided && !di_guide_push(&s->guide, sampled.token, &r->error))) {
         return false;
     }
     r->tokens[r->num_tokens].id = sampled.token;
@@ -228,9 +233,10 @@ typedef struct draft_batch {
     di_work *w;
     int count, rows[1 << 8];
     di_draft_rows parts[1 << 8];
+    di_guide_place places[1 << 8]; /* of guides, to come back to */
 } draft_batch;
 
-/* Proposals are drawn as the target will draw: same words, same parameters. */
+/* Proposals are drawn as the target will draw: same words, same parameters, same masks. */
 static int32_t draw_draft(void *user, int i, int j, const float *logits) {
     draft_batch *b = user;
     di_row_sampler *s = b->w->samplers[b->rows[i]];
@@ -244,7 +250,26 @@ static int32_t draw_draft(void *user, int i, int j, const float *logits) {
     };
     di_sampled sampled;
     di_error ignored;
-    return di_sample_row(s->params, &in, b->d->scratch[0], &sampled, &ignored) ? sampled.token : -1;
+    bool guided = s->guide.constraint != NULL;
+    if ((guided && !di_guide_mask(&s->guide, 0, &in.grammar_mask, &ignored)) ||
+        !di_sample_row(s->params, &in, b->d->scratch[0], &sampled, &ignored) ||
+        (guided && !di_guide_push(&s->guide, sampled.token, &ignored))) {
+        return -1;
+    }
+    return sampled.token;
+}
+
+/* Guides go along with the drafts, and come back. */
+static void guide_drafts(draft_batch *b, bool back) {
+    for (int i = 0; i < b->count; i++) {
+        di_guide *g = &b->w->samplers[b->rows[i]]->guide;
+        if (g->constraint && back) {
+            di_guide_return(g, b->places[i]);
+        } else if (g->constraint) {
+            b->places[i] = di_guide_here(g);
+            g->num_ready = 0;
+        }
+    }
 }
 
 /* Whatever fails here costs proposals, not answers. */
@@ -253,6 +278,7 @@ static void propose(draft_batch *b) {
     int32_t *tokens = b->d->draft_tokens;
     float *confidence = b->d->draft_confidence;
     di_error ignored;
+    guide_drafts(b, false);
     if (b->count > 0 && di_model_draft(b->d->o.model, b->parts, b->count, draw_draft, b, tokens,
                                        confidence, &ignored)) {
         for (int i = 0; i < b->count; i++) {
@@ -263,6 +289,7 @@ static void propose(draft_batch *b) {
                    (size_t)r->num_drafts * sizeof *confidence);
         }
     }
+    guide_drafts(b, true);
     b->count = 0;
 }
 
@@ -308,8 +335,10 @@ static void do_work(di_device *d, di_work *w) {
         w->results[i].num_tokens = w->results[i].num_drafts = 0;
     }
     if (w->plan.num_rows > 0 && !w->failed) {
+        di_masks_begin(d->masks, w);
         w->failed = !di_model_forward(d->o.model, w->parts, w->plan.num_rows,
                                       n > 0 ? d->logits : NULL, &w->error);
+        di_masks_wait(d->masks);
         w->middle = di_now();
         if (w->failed) {
             fail_rows(w);
@@ -381,6 +410,7 @@ di_device *di_device_create(const di_device_options *o, di_error *err) {
     d->draft_tokens = di_calloc((size_t)o->max_rows, sizeof *d->draft_tokens);
     d->draft_confidence = di_calloc((size_t)o->max_rows, sizeof *d->draft_confidence);
     bool ok = d->scratch && d->logits && d->draft_tokens && d->draft_confidence;
+    ok = ok && (d->masks = di_masks_create(d->num_scratch, err)) != NULL;
     ok = ok && (d->team = di_team_create(d->num_scratch, err)) != NULL;
     for (int i = 0; ok && i < d->num_scratch; i++) {
         ok = (d->scratch[i] = di_sample_scratch_create(o->vocab_size, err)) != NULL;
@@ -413,6 +443,7 @@ void di_device_destroy(di_device *d) {
         di_sample_scratch_destroy(d->scratch[i]);
     }
     di_team_destroy(d->team);
+    di_masks_destroy(d->masks);
     pthread_mutex_destroy(&d->lock);
     pthread_cond_destroy(&d->changed);
     di_free(d->scratch);

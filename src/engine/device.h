@@ -6,6 +6,7 @@
 #define DI_ENGINE_DEVICE_H
 
 #include "deepinfer/deepinfer.h"
+#include "engine/guide.h"
 #include "model/draft.h"
 #include "sample/row.h"
 #include "sched/sched.h"
@@ -23,6 +24,7 @@ typedef struct di_row_sampler {
     const di_sample_params *params;
     uint64_t seed;
     di_sample_history history;
+    di_guide guide;    /* its constraint NULL: the answer has none; as the history, the device's */
     di_scored *prompt; /* [num_prompt] or NULL: written at the position that was predicted */
 } di_row_sampler;
 

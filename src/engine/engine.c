@@ -21,6 +21,7 @@ enum {
     PROMPT_LOGIT_ROWS = 64, /* rows of logits a step beside those that sample */
     SNAPSHOT_INTERVAL = 2048,
     SEQUENCES_BACKTRACK = 6,
+    GRAMMAR_BYTES = 512 << 20, /* of compiled grammars that are kept */
 };
 
 int di_api_version(void) {
@@ -154,6 +155,27 @@ static bool time_moves(di_engine *e, di_error *err) {
     return true;
 }
 
+/* Called by a thread that compiles: requests may be waiting for it. */
+static void note_compiled(void *engine) {
+    di_engine *e = engine;
+    pthread_mutex_lock(&e->lock);
+    e->compiled = true;
+    pthread_cond_broadcast(&e->called);
+    pthread_mutex_unlock(&e->lock);
+}
+
+static bool open_grammars(di_engine *e, di_error *err) {
+    di_grammars_options o = {
+        .tokenizer = e->parts.tokenizer,
+        .num_bits = e->parts.weights->config.vocab_size,
+        .stop = e->parts.weights->config.eos_token_id,
+        .max_bytes = GRAMMAR_BYTES,
+        .ready = note_compiled,
+        .user = e,
+    };
+    return !o.tokenizer || (e->grammars = di_grammars_create(&o, err)) != NULL;
+}
+
 static bool start(di_engine *e, const di_engine_options *o, di_error *err) {
     di_device_options d = {
         .cache = e->parts.cache,
@@ -202,7 +224,8 @@ di_engine *di_engine_open(const di_engine_options *options, di_error *err) {
     pthread_cond_init(&e->called, &monotonic);
     pthread_condattr_destroy(&monotonic);
     set_sched_options(e, &o);
-    if (!open_parts(e, &o, err) || !start(e, &o, err)) {
+    e->max_masks = 1 + o.num_drafts;
+    if (!open_parts(e, &o, err) || !open_grammars(e, err) || !start(e, &o, err)) {
         di_engine_close(e);
         return NULL;
     }
@@ -228,6 +251,7 @@ void di_engine_close(di_engine *e) {
     di_sched_destroy(e->sched);
     di_work_destroy(&e->works[0]);
     di_work_destroy(&e->works[1]);
+    di_grammars_destroy(e->grammars);
     di_parts_close(&e->parts);
     pthread_mutex_destroy(&e->lock);
     pthread_cond_destroy(&e->called);

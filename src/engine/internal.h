@@ -7,6 +7,7 @@
 
 #include "deepinfer/deepinfer.h"
 #include "engine/device.h"
+#include "engine/grammars.h"
 #include "engine/parts.h"
 #include "engine/pins.h"
 #include "engine/trace.h"
@@ -30,6 +31,8 @@ struct di_engine {
     di_sampling defaults; /* generation_config.json */
     di_sched_options sched_options;
     di_device *device;
+    di_grammars *grammars; /* NULL without a tokenizer */
+    int max_masks;         /* of a guide */
 
     /* the step thread's */
     di_sched *sched;
@@ -49,7 +52,8 @@ struct di_engine {
     pthread_mutex_t lock;
     pthread_cond_t called;
     struct di_request *inbox, **inbox_end;
-    bool cancels; /* some live request has been cancelled */
+    bool cancels;  /* some live request has been cancelled */
+    bool compiled; /* some grammar is done */
     bool closing;
     int num_requests; /* accepted and not retired */
     uint64_t next_id;

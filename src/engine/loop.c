@@ -3,11 +3,14 @@
  * input without their having been here. Synchronous mode reads t itself instead.
  *
  * A job whose result in t - 1 ended it has a wasted row in t; its result is dropped. */
+#include <errno.h>
+#include <math.h>
 #include <pthread.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "engine/constraint.h"
 #include "engine/internal.h"
 #include "engine/request.h"
 #include "engine/trace.h"
@@ -99,15 +102,14 @@ static void expect_deadline(di_engine *e, double deadline) {
     }
 }
 
-static void take_request(di_engine *e, di_request *r) {
+/* To the scheduler; its grammar, if it has one, is done. */
+static void start_request(di_engine *e, di_request *r) {
     di_error err;
-    expect_deadline(e, r->deadline);
-    r->next_live = e->live;
-    r->link_live = &e->live;
-    if (e->live) {
-        e->live->link_live = &r->next_live;
+    r->awaits_grammar = false;
+    if (r->constraint.compiled && !di_constraint_start(r, e, &err)) {
+        end_request(e, r, DI_FINISH_ERROR, &err);
+        return;
     }
-    e->live = r;
     for (int i = 0; i < r->n; i++) {
         r->choices[i].job.salt.high += e->failed_steps;
         if (!di_sched_add(e->sched, &r->choices[i].job, &err)) {
@@ -117,14 +119,38 @@ static void take_request(di_engine *e, di_request *r) {
     }
 }
 
+static void start_compiled(di_engine *e) {
+    for (di_request *r = e->live; r;) {
+        di_request *next = r->next_live;
+        if (r->awaits_grammar && di_compiled_wait(r->constraint.compiled, 0)) {
+            start_request(e, r);
+        }
+        r = next;
+    }
+}
+
+static void take_request(di_engine *e, di_request *r) {
+    expect_deadline(e, r->deadline);
+    r->next_live = e->live;
+    r->link_live = &e->live;
+    if (e->live) {
+        e->live->link_live = &r->next_live;
+    }
+    e->live = r;
+    r->awaits_grammar = r->constraint.compiled && !di_compiled_wait(r->constraint.compiled, 0);
+    if (!r->awaits_grammar) {
+        start_request(e, r);
+    }
+}
+
 /* New requests, cancellations, and whether the engine closes. */
 static bool take_inbox(di_engine *e) {
     pthread_mutex_lock(&e->lock);
     di_request *r = e->inbox;
     e->inbox = NULL;
     e->inbox_end = &e->inbox;
-    bool closing = e->closing, cancels = e->cancels, unpins = e->unpins;
-    e->cancels = false;
+    bool closing = e->closing, cancels = e->cancels, unpins = e->unpins, compiled = e->compiled;
+    e->cancels = e->compiled = false;
     pthread_mutex_unlock(&e->lock);
     if (unpins) {
         di_pins_sweep(e, false);
@@ -133,6 +159,9 @@ static bool take_inbox(di_engine *e) {
         di_request *next = r->next;
         take_request(e, r);
         r = next;
+    }
+    if (compiled) {
+        start_compiled(e);
     }
     for (r = e->live; (cancels || closing) && r;) {
         di_request *next = r->next_live;
@@ -372,13 +401,28 @@ static void read_results(di_engine *e, di_work *w) {
 
 /* ---- the loop ---------------------------------------------------------------------------------*/
 
-/* No request is there: until somebody calls. */
+/* Nothing can run until somebody calls: no request is there, or all wait for their grammars. */
+static bool at_rest(const di_engine *e) {
+    const di_request *r = e->live;
+    while (r && r->awaits_grammar) {
+        r = r->next_live;
+    }
+    return !r;
+}
+
+/* Until somebody calls, or the next deadline comes. */
 static void sleep_until_called(di_engine *e) {
     e->last_end = 0;
     di_engine_note_rest(e);
+    struct timespec until = {.tv_sec = (time_t)e->next_deadline,
+                             .tv_nsec = (long)(fmod(e->next_deadline, 1) * 1e9)};
+    int late = 0;
     pthread_mutex_lock(&e->lock);
-    while (!e->inbox && !e->cancels && !e->unpins && !e->closing) {
-        pthread_cond_wait(&e->called, &e->lock);
+    while (!e->inbox && !e->cancels && !e->unpins && !e->closing && !e->compiled &&
+           late != ETIMEDOUT) {
+        late = e->live && e->next_deadline > 0
+                   ? pthread_cond_timedwait(&e->called, &e->lock, &until)
+                   : pthread_cond_wait(&e->called, &e->lock);
     }
     pthread_mutex_unlock(&e->lock);
 }
@@ -432,8 +476,8 @@ void *di_engine_loop(void *arg) {
             wait_and_read(e, read, planned);
         }
         e->unread = e->synchronous ? NULL : w;
-        if (!w && !read && !e->live) {
-            if (closing) {
+        if (!w && !read && at_rest(e)) {
+            if (closing && !e->live) {
                 di_pins_sweep(e, true);
                 return NULL;
             }

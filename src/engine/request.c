@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "engine/constraint.h"
 #include "engine/internal.h"
 #include "engine/prompt.h"
 #include "sample/philox.h"
@@ -19,9 +20,6 @@ static bool check_numbers(const di_engine *e, const di_request_params *p, di_err
         return di_fail(err, DI_ERR_ARGUMENT,
                        "top_logprobs is %d, allowed are 0 to %d (the engine's max_logprobs)",
                        p->top_logprobs, e->max_logprobs);
-    }
-    if (p->schema_type != DI_SCHEMA_NONE) {
-        return di_fail(err, DI_ERR_UNSUPPORTED, "schema_type: not served by this version");
     }
     if (p->prompt_logprobs && e->replay_mode != DI_REPLAY_OFF) {
         return di_fail(err, DI_ERR_ARGUMENT,
@@ -251,6 +249,10 @@ static bool fill(const di_engine *e, di_request *r, const di_prompt *prompt,
         !(r->stops = di_stop_set_create(p->stop, NULL, p->num_stop, err))) {
         return false;
     }
+    if (p->schema_type != DI_SCHEMA_NONE &&
+        !di_constraint_create(&r->constraint, e, p, &r->prompt, err)) {
+        return false;
+    }
     r->pins = p->pin_prompt;
     if (r->pins && !(r->pin = di_pinned_create(r->prompt.data, (int64_t)r->prompt.count))) {
         return di_fail(err, DI_ERR_NO_MEMORY, "no memory to pin the prompt");
@@ -274,6 +276,7 @@ static void destroy(di_request *r) {
     for (int i = 0; i < r->n; i++) {
         di_choice *c = &r->choices[i];
         di_sample_history_destroy(&c->sampler.history);
+        di_guide_destroy(&c->sampler.guide);
         di_free(c->job.tokens);
         di_buffer_free(&c->piece);
         di_buffer_free(&c->text);
@@ -282,6 +285,7 @@ static void destroy(di_request *r) {
         di_free(c->outbox.infos);
         di_free(c->outbox.tops);
     }
+    di_constraint_destroy(&r->constraint);
     di_free(r->pin);
     di_free(r->prompt_scores);
     di_free(r->prompt_tops);

@@ -67,6 +67,8 @@ struct di_request {
     di_stop_set *stops;
     bool skip_special, echo, report_prompt, logprobs;
     di_ids prompt;
+    di_constraint constraint;             /* its `compiled` NULL: none */
+    bool awaits_grammar;                  /* and is not with the scheduler yet; the step thread's */
     struct di_pinned *pin;                /* until it is accepted; NULL = none */
     bool pins;                            /* its prompt is to be pinned */
     di_scored *prompt_scores;             /* [prompt.count] or NULL; of answer 0 */

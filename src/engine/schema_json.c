@@ -266,7 +266,7 @@ static bool check_members(const reading *r, const json_t *o, const char *const *
                   sizeof(lacking) / sizeof *(lacking))
 
 static bool read_so_args(const reading *r, const json_t *o) {
-    static const char *const names[] = {"schema_type",    "schema",        "trigger_token_ids",
+    static const char *const names[] = {"schema",         "schema_type",   "trigger_token_ids",
                                         "bound_token_id", "strict",        "lenient",
                                         "any_order",      "max_whitespace"};
     static const char *const lacking[] = {"serialized", "bound_token_ids"};

@@ -31,8 +31,8 @@ struct di_matcher {
 enum { MAX_COMPILE_WORK = 3000000 };
 
 bool di_grammar_type_parse(const char *name, di_grammar_type *type) {
-    static const char *const names[] = {"json_schema", "regex", "ebnf"};
-    for (int i = 0; i < 3; i++) {
+    static const char *const names[] = {"json_schema", "regex", "ebnf", "tools"};
+    for (int i = 0; i < 4; i++) {
         if (strcmp(name, names[i]) == 0) {
             *type = (di_grammar_type)i;
             return true;
@@ -61,6 +61,8 @@ static bool compile(di_grammar *g, di_grammar_type type, const char *text, size_
             return false;
         }
         break;
+    case DI_GRAMMAR_TOOLS:
+        return di_fail(err, DI_ERR_UNSUPPORTED, "grammars of tool calls are not there yet");
     default: {
         di_schema_options so = {.any_order = o->any_order,
                                 .strict = o->strict,

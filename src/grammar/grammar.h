@@ -16,11 +16,19 @@
 typedef enum di_grammar_type {
     DI_GRAMMAR_JSON_SCHEMA,
     DI_GRAMMAR_REGEX,
-    DI_GRAMMAR_EBNF
+    DI_GRAMMAR_EBNF,
+    DI_GRAMMAR_TOOLS, /* calls of the tools in a JSON array */
 } di_grammar_type;
 
-/* "json_schema", "regex" or "ebnf". */
+/* "json_schema", "regex", "ebnf" or "tools". */
 bool di_grammar_type_parse(const char *name, di_grammar_type *type);
+
+/* Where the text of a tools grammar begins. */
+typedef enum di_tools_from {
+    DI_TOOLS_FROM_BLOCK, /* with the blank line before the block of calls */
+    DI_TOOLS_FROM_MARK,  /* behind the control token that opens the block's first tag */
+    DI_TOOLS_FROM_CALL,  /* inside the block, with the first call */
+} di_tools_from;
 
 typedef struct di_grammar_options {
     bool any_order;     /* JSON: declared properties in any order; else in the schema's */
@@ -28,8 +36,9 @@ typedef struct di_grammar_options {
     bool lenient;       /* JSON: leave out what cannot be enforced instead of refusing the schema */
     int max_whitespace; /* JSON: characters between two tokens of the text */
     const char *root;   /* EBNF: the start rule */
-    size_t max_text;    /* bytes of the grammar's own text */
-    size_t max_bytes;   /* memory of one grammar, automata included */
+    di_tools_from tools_from;
+    size_t max_text;  /* bytes of the grammar's own text */
+    size_t max_bytes; /* memory of one grammar, automata included */
 } di_grammar_options;
 
 void di_grammar_options_default(di_grammar_options *o);

@@ -14,6 +14,10 @@
 /* Tokens longer than this are never allowed by a mask. */
 #define DI_VOCAB_MAX_TOKEN_BYTES 200
 
+/* What the control token that opens the markup of tool calls stands for: a byte that UTF-8 does not
+ * have, so that no text holds it. */
+#define DI_VOCAB_DSML "\xFF"
+
 /* What a token stands for. size 0: an id that no grammar may allow (a control token, a hole). */
 typedef struct di_vocab_token {
     const char *bytes;

@@ -5,6 +5,34 @@
 #include <math.h>
 #include <string.h>
 
+static bool has_bit(const uint32_t *mask, int32_t id) {
+    return mask[id / 32] >> id % 32 & 1;
+}
+
+/* Tokens that end the answer and that the grammar allows, each counted once. */
+static int count_endings(const di_sample_params *p, const uint32_t *mask) {
+    bool eos = p->eos_token_id >= 0 && !p->ignore_eos;
+    int count = eos && has_bit(mask, p->eos_token_id);
+    for (size_t i = 0; i < p->stop_token_ids.count; i++) {
+        int32_t id = p->stop_token_ids.ids[i];
+        bool seen = eos && id == p->eos_token_id;
+        for (size_t k = 0; k < i && !seen; k++) {
+            seen = p->stop_token_ids.ids[k] == id;
+        }
+        count += !seen && has_bit(mask, id);
+    }
+    return count;
+}
+
+/* Whether the grammar allows anything but the end. */
+static bool may_go_on(const di_sample_params *p, const uint32_t *mask, int vocab_size) {
+    int endings = count_endings(p, mask);
+    for (int w = 0; w < (vocab_size + 31) / 32 && endings >= 0; w++) {
+        endings -= __builtin_popcount(mask[w]);
+    }
+    return endings < 0;
+}
+
 static bool bans_ending(const di_transform *t) {
     return t->num_output < t->params->min_tokens;
 }
@@ -92,7 +120,7 @@ void di_transform_row(const di_transform *t, const di_row_kernels *kernels, cons
     copy_allowed(t->params, logits, vocab_size, out);
     add_bias(t->params, out);
     ban_bad_words(t, out);
-    if (bans_ending(t)) {
+    if (bans_ending(t) && (!t->grammar_mask || may_go_on(t->params, t->grammar_mask, vocab_size))) {
         ban_ending(t->params, out);
     }
     if (t->grammar_mask) {
