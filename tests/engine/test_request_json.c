@@ -244,7 +244,7 @@ static void test_bad_structured_output_is_refused_by_field(void **state) {
         {"\"so_args\":{\"schema_type\":\"regex\",\"schem\":\"a\"}",
          "line 1: unknown field so_args.schem; did you mean schema"},
         {"\"so_args\":{\"schema_type\":\"json\",\"schema\":{},\"max_whitespace\":-1}",
-         "line 1: so_args.max_whitespace is -1"},
+         "line 1: so_args: max_whitespace is -1, allowed are 0 to 1000"},
         {"\"response_format\":{}", "line 1: response_format.type is missing, a string expected"},
         {"\"response_format\":{\"type\":\"yaml\"}",
          "line 1: response_format.type is \"yaml\", allowed are"},
