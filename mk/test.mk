@@ -66,7 +66,8 @@ bench-run: all $(BENCH_BIN) testdata
 # The tests that walk at random, SOAK_EVENTS times as long as in `make test`. Their seeds are printed;
 # SEED=n starts elsewhere.
 SOAK_EVENTS ?= 50
-SOAK_BIN := $(addprefix $(BUILD)/tests/,sched/test_random engine/test_random_events)
+SOAK_BIN := $(addprefix $(BUILD)/tests/,sched/test_random sample/test_rejection \
+    engine/test_random_events)
 
 soak: deps
 	@$(MAKE) --no-print-directory soak-run

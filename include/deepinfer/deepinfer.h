@@ -62,6 +62,11 @@ typedef struct di_engine di_engine;
  * ones. MASK computes the same by brute force, for checking. */
 typedef enum di_replay_mode { DI_REPLAY_OFF, DI_REPLAY_MASK, DI_REPLAY_COMPACT } di_replay_mode;
 
+/* How many drafts of each answer a step verifies. PRICED: as many as make tokens come fastest, by
+ * what each is likely to be accepted and what a step of that size is measured to cost; drafts that
+ * would not pay are not made. FIXED: all. OFF: as num_drafts = 0. */
+typedef enum di_spec_mode { DI_SPEC_PRICED, DI_SPEC_FIXED, DI_SPEC_OFF } di_spec_mode;
+
 typedef struct di_engine_options {
     size_t struct_bytes;
     const char *model;     /* folder with config.json, tokenizer.json, *.safetensors; required */
@@ -83,12 +88,21 @@ typedef struct di_engine_options {
     bool synchronous;     /* a step is planned when the one before has been read; same answers */
     di_replay_mode replay_mode;
     int replay_keep_tokens; /* with a mode: at least window + 6, the model's window being 128 */
-    /* Tokens proposed by the draft model and verified at once, 0 (off) to the model's block size.
-     * The answers are the same; fewer steps are needed for them. */
+    /* Tokens proposed by the draft model and verified at once, 0 (off) to the model's block size;
+     * -1 = 5 or the block, whichever is less, and off where the model has no draft model. Seeded
+     * and greedy answers are the same; fewer steps are needed for them. */
     int num_drafts;
     bool time_ops; /* keep times of the model's operations: di_engine_print_op_times */
     const char
         *trace_file; /* Chrome trace of the steps, written while the engine runs; NULL = none */
+    di_spec_mode spec_mode; /* how many of the drafts are verified */
+    /* PRICED: folder in which measured costs of steps are kept for the next engine with the same
+     * model, machine and options; NULL = measured each time. And for how many seconds; 0 = 3600. */
+    const char *cost_cache;
+    int cost_cache_seconds;
+    /* Temperatures of the confidence head: one, or one for each draft, separated by commas; NULL =
+     * those that `deepinfer calibrate` left in the model's folder, else 1. */
+    const char *confidence_temperatures;
 } di_engine_options;
 
 DI_API void di_engine_options_init(di_engine_options *options, size_t struct_bytes);
@@ -340,6 +354,14 @@ typedef struct di_engine_stats {
     double host_seconds_total;
     uint64_t draft_rounds, drafts_verified, drafts_accepted;
     uint64_t drafts_verified_at[16], drafts_accepted_at[16]; /* by place in the block */
+    /* Also by place: drafts made; drafts whose test counted, all before them having been accepted;
+     * and the sum of the probabilities that the confidence head gave those. */
+    uint64_t drafts_made_at[16], drafts_tested_at[16];
+    double drafts_expected_at[16];
+    uint64_t draft_lengths[17]; /* rows with drafts at hand, by how many of them were verified */
+    /* Steps whose time was predicted: how many, the sums, and the sum of the differences' sizes. */
+    uint64_t priced_steps;
+    double priced_seconds_predicted, priced_seconds_measured, priced_seconds_error;
 } di_engine_stats;
 
 DI_API void di_engine_get_stats(di_engine *engine, di_engine_stats *stats);

@@ -105,6 +105,10 @@ class EngineOptions(Structure):
         ("num_drafts", c_int),
         ("time_ops", c_bool),
         ("trace_file", c_char_p),
+        ("spec_mode", c_int),
+        ("cost_cache", c_char_p),
+        ("cost_cache_seconds", c_int),
+        ("confidence_temperatures", c_char_p),
     ]
 
 
@@ -243,6 +247,13 @@ class EngineStats(Structure):
         *((name, c_uint64) for name in ("draft_rounds", "drafts_verified", "drafts_accepted")),
         ("drafts_verified_at", c_uint64 * 16),
         ("drafts_accepted_at", c_uint64 * 16),
+        ("drafts_made_at", c_uint64 * 16),
+        ("drafts_tested_at", c_uint64 * 16),
+        ("drafts_expected_at", c_double * 16),
+        ("draft_lengths", c_uint64 * 17),
+        ("priced_steps", c_uint64),
+        *((name, c_double) for name in ("priced_seconds_predicted", "priced_seconds_measured",
+                                        "priced_seconds_error")),
     ]
 
 

@@ -14,6 +14,7 @@
 #include "cli/lines.h"
 #include "cli/partial.h"
 #include "cli/progress.h"
+#include "cli/spec_report.h"
 #include "cli/watch.h"
 #include "engine/request_json.h"
 
@@ -157,6 +158,9 @@ static bool answer_queue(job *j, const di_options *o, FILE *in, const char *in_n
     di_queue_destroy(j->queue); /* what is still under way is cancelled */
     di_progress_end(&j->progress);
     di_watch_end(&j->watch);
+    if (o->values[DI_OPT_SPEC_STATS].flag) {
+        di_spec_report(j->engine, stderr);
+    }
     di_lines_close(&j->lines);
     return ok;
 }

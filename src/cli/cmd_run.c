@@ -10,6 +10,7 @@
 #include "cli/cli.h"
 #include "cli/commands.h"
 #include "cli/engine_options.h"
+#include "cli/spec_report.h"
 
 enum { MAX_QUESTION_BYTES = 64 << 20 };
 
@@ -86,6 +87,9 @@ int di_command_run(const di_options *o) {
         status = di_cli_fail(&err);
     } else {
         status = run(o, engine, effort, chat ? NULL : &question);
+        if (o->values[DI_OPT_SPEC_STATS].flag) {
+            di_spec_report(engine, stderr);
+        }
     }
     di_engine_close(engine);
     di_buffer_free(&question);

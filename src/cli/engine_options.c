@@ -24,6 +24,13 @@ static di_replay_mode replay_mode(const di_options *o) {
                                           : DI_REPLAY_OFF;
 }
 
+static di_spec_mode spec_mode(const di_options *o) {
+    const char *mode = di_options_text(o, DI_OPT_SPEC_MODE, "priced");
+    return strcmp(mode, "off") == 0     ? DI_SPEC_OFF
+           : strcmp(mode, "fixed") == 0 ? DI_SPEC_FIXED
+                                        : DI_SPEC_PRICED;
+}
+
 static void set_engine_options(const di_options *o, di_engine_options *options) {
     const di_option_value *v = o->values;
     options->model = v[DI_OPT_MODEL].text;
@@ -43,6 +50,11 @@ static void set_engine_options(const di_options *o, di_engine_options *options) 
     if (options->replay_mode != DI_REPLAY_OFF) {
         options->replay_keep_tokens = di_cli_replay_keep(o);
     }
+    options->num_drafts = (int)di_options_integer(o, DI_OPT_NUM_DRAFTS, 0);
+    options->spec_mode = spec_mode(o);
+    options->cost_cache = di_options_text(o, DI_OPT_COST_CACHE, NULL);
+    options->cost_cache_seconds = (int)di_options_integer(o, DI_OPT_COST_CACHE_TTL, 0);
+    options->confidence_temperatures = di_options_text(o, DI_OPT_CONFIDENCE_TEMPERATURE, NULL);
     options->trace_file = di_options_text(o, DI_OPT_TRACE, NULL);
 }
 

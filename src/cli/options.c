@@ -28,9 +28,25 @@ static const struct {
 #undef OPTION
 };
 
+static const struct {
+    const char *name;
+    di_option_id id;
+} env_names[] = {
+#define OPTION(id, ...)
+#define ENV_NAME(name, id) {name, DI_OPT_##id},
+#include "cli/options_table.h"
+#undef OPTION
+};
+
 static const char env_prefix[] = "DEEPINFER_";
 
 void di_option_env_name(const di_option *option, char out[64]) {
+    for (size_t i = 0; i < sizeof env_names / sizeof *env_names; i++) {
+        if (option == &di_option_table[env_names[i].id]) {
+            snprintf(out, 64, "%s", env_names[i].name);
+            return;
+        }
+    }
     int used = snprintf(out, 64, "%s", env_prefix);
     for (const char *c = option->name; *c && used < 63; c++) {
         out[used++] = (char)(*c == '-' ? '_' : toupper((unsigned char)*c));

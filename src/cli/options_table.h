@@ -6,9 +6,14 @@
  * value (for a CHOICE it lists the words), `env` says whether DEEPINFER_NAME sets it too. From this
  * come the parser, --help, the man page, bash completion and docs/options.md.
  *
- * OTHER_NAME(name, id), if defined, gets a second spelling that the command line takes. */
+ * OTHER_NAME(name, id), if defined, gets a second spelling that the command line takes, and
+ * ENV_NAME(name, id) what an environment variable is called that is not DEEPINFER_ and its option's
+ * name: DeepSeek's engine calls it so. */
 #ifndef OTHER_NAME
 #define OTHER_NAME(name, id)
+#endif
+#ifndef ENV_NAME
+#define ENV_NAME(name, id)
 #endif
 
 /* the model and how it runs */
@@ -59,6 +64,26 @@ OPTION(REPLAY_KEEP_TOKENS, "replay-keep-tokens", 0, INTEGER, 1, 2147483647, "140
        IN_ANSWER | IN_REPLAY_CHECK,
        "With --replay-mode: tokens at the end of a prompt that the whole model reads; at least the "
        "model's window and 6.")
+OPTION(NUM_DRAFTS, "num-drafts", 0, INTEGER, 0, 16, "5, or what the model has", "K", true,
+       IN_ANSWER,
+       "Tokens that the draft model proposes and a step verifies at once; 0 is off. With "
+       "--seed or at temperature 0 the answers are the same, in fewer steps. Without a draft model "
+       "(mtp.* tensors) there are none, and asking for some is an error.")
+ENV_NAME("DEEPINFER_USE_NEXTN_DECODE", NUM_DRAFTS)
+OPTION(SPEC_MODE, "spec-mode", 0, CHOICE, 0, 0, "priced", "off|fixed|priced", true, IN_ANSWER,
+       "How many drafts a step verifies: 'priced' as many as pay, by what they are likely to be "
+       "accepted and what steps are measured to cost; 'fixed' all.")
+OPTION(COST_CACHE, "cost-cache", 0, PATH, 0, 0, "", "DIR", true, IN_ANSWER,
+       "Folder in which measured costs of steps are kept for --spec-mode priced, so that they need "
+       "not be measured at each start.")
+ENV_NAME("DEEPINFER_DECODE_PERF_CACHE_DIR", COST_CACHE)
+OPTION(COST_CACHE_TTL, "cost-cache-ttl", 0, INTEGER, 1, 2147483647, "3600", "SECONDS", true,
+       IN_ANSWER, "How long costs in --cost-cache are good for.")
+ENV_NAME("DEEPINFER_DECODE_PERF_CACHE_TTL_SEC", COST_CACHE_TTL)
+OPTION(CONFIDENCE_TEMPERATURE, "confidence-temperature", 0, TEXT, 0, 0,
+       "what `deepinfer calibrate` left in the model's folder, else 1", "T[,T...]", true, IN_ANSWER,
+       "Temperature of the confidence in drafts: one number, or one for each draft.")
+ENV_NAME("DEEPINFER_DFLASH_CONFIDENCE_HEAD_TEMPERATURE", CONFIDENCE_TEMPERATURE)
 OPTION(MAX_LOGPROBS, "max-logprobs", 0, INTEGER, 0, 1000, "20", "N", true, IN_GENERATE,
        "Most log-probabilities beside each token that a request may ask for.")
 OPTION(TRACE, "trace", 0, PATH, 0, 0, "", "FILE", true, IN_ANSWER,
@@ -145,6 +170,10 @@ OPTION(QUIET, "quiet", 'q', FLAG, 0, 0, "no", "", true, IN_ANSWER | IN_LOGITS | 
        "No progress bars and no statistics on standard error.")
 OPTION(STATS, "stats", 0, FLAG, 0, 0, "no", "", true, IN_GENERATE,
        "Show each second what the engine's steps do, and a summary at the end, on standard error.")
+OPTION(SPEC_STATS, "spec-stats", 0, FLAG, 0, 0, "no", "", true, IN_ANSWER,
+       "At the end, show on standard error how drafts fared: by place how many were made, verified "
+       "and accepted, observed against expected acceptance, how many were verified at once, and "
+       "predicted against measured times of steps.")
 OPTION(MAN, "man", 0, FLAG, 0, 0, "no", "", false, IN_HELP, "Print the manual page (troff).")
 OPTION(BASH, "bash", 0, FLAG, 0, 0, "no", "", false, IN_HELP,
        "Print completion for bash: source <(deepinfer help --bash)")
@@ -152,3 +181,4 @@ OPTION(MARKDOWN, "markdown", 0, FLAG, 0, 0, "no", "", false, IN_HELP,
        "Print the page of all options (docs/options.md).")
 
 #undef OTHER_NAME
+#undef ENV_NAME

@@ -37,6 +37,10 @@ static const di_member members[] = {
     MEMBER(di_engine_options, num_drafts),
     MEMBER(di_engine_options, time_ops),
     MEMBER(di_engine_options, trace_file),
+    MEMBER(di_engine_options, spec_mode),
+    MEMBER(di_engine_options, cost_cache),
+    MEMBER(di_engine_options, cost_cache_seconds),
+    MEMBER(di_engine_options, confidence_temperatures),
 
     WHOLE(di_engine_info),
     MEMBER(di_engine_info, struct_bytes),
@@ -176,6 +180,14 @@ static const di_member members[] = {
     MEMBER(di_engine_stats, drafts_accepted),
     MEMBER(di_engine_stats, drafts_verified_at),
     MEMBER(di_engine_stats, drafts_accepted_at),
+    MEMBER(di_engine_stats, drafts_made_at),
+    MEMBER(di_engine_stats, drafts_tested_at),
+    MEMBER(di_engine_stats, drafts_expected_at),
+    MEMBER(di_engine_stats, draft_lengths),
+    MEMBER(di_engine_stats, priced_steps),
+    MEMBER(di_engine_stats, priced_seconds_predicted),
+    MEMBER(di_engine_stats, priced_seconds_measured),
+    MEMBER(di_engine_stats, priced_seconds_error),
 };
 
 const di_member *di_layout(size_t *count) {

@@ -154,6 +154,7 @@ static bool draw(const di_work *w, int i, int k, const float *logits, di_sample_
         .seed = s->seed,
         .position = (uint64_t)position,
         .num_output = position - row->job->num_prompt,
+        .law = k + 1 < row->outputs ? &s->laws[k] : NULL,
     };
     di_sampled sampled;
     bool guided = s->guide.constraint != NULL;
@@ -171,9 +172,10 @@ static bool draw(const di_work *w, int i, int k, const float *logits, di_sample_
     return true;
 }
 
-/* The row's tokens: each draft that is what would have been drawn anyway is one, and so is the
- * first that is not, with the drawn token in its place. Draws depend on seed and position alone, so
- * the tokens are those of an answer without drafts. logits: of the first output's row. */
+/* The row's tokens: each draft that comes out of its position's draw is one, and so is the first
+ * token that comes out instead. A seeded draw depends on seed and position alone, so the tokens are
+ * those of an answer without drafts; of the others the law is. logits: of the first output's row.
+ */
 static bool verify(const di_device *d, const di_work *w, int i, const float *logits,
                    di_sample_scratch *scratch, di_row_result *r) {
     const di_plan_row *row = &w->plan.rows[i];
@@ -236,10 +238,13 @@ typedef struct draft_batch {
     di_guide_place places[1 << 8]; /* of guides, to come back to */
 } draft_batch;
 
-/* Proposals are drawn as the target will draw: same words, same parameters, same masks. */
+/* Proposals are drawn with the parameters and masks that the target will draw with. */
 static int32_t draw_draft(void *user, int i, int j, const float *logits) {
     draft_batch *b = user;
     di_row_sampler *s = b->w->samplers[b->rows[i]];
+    if (j >= b->d->o.num_drafts) {
+        return -1;
+    }
     int64_t position = b->parts[i].pos0 + 1 + j;
     di_sample_input in = {
         .logits = logits,
@@ -248,15 +253,16 @@ static int32_t draw_draft(void *user, int i, int j, const float *logits) {
         .position = (uint64_t)position,
         .num_output = position - b->w->plan.rows[b->rows[i]].job->num_prompt,
     };
-    di_sampled sampled;
     di_error ignored;
+    di_draft_law *law = &s->laws[j];
     bool guided = s->guide.constraint != NULL;
+    law->count = 0;
     if ((guided && !di_guide_mask(&s->guide, 0, &in.grammar_mask, &ignored)) ||
-        !di_sample_row(s->params, &in, b->d->scratch[0], &sampled, &ignored) ||
-        (guided && !di_guide_push(&s->guide, sampled.token, &ignored))) {
+        !di_propose_row(s->params, &in, (uint32_t)j, b->d->scratch[0], law, &ignored) ||
+        (guided && !di_guide_push(&s->guide, law->token, &ignored))) {
         return -1;
     }
-    return sampled.token;
+    return law->token;
 }
 
 /* Guides go along with the drafts, and come back. */

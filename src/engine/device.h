@@ -26,6 +26,7 @@ typedef struct di_row_sampler {
     di_sample_history history;
     di_guide guide;    /* its constraint NULL: the answer has none; as the history, the device's */
     di_scored *prompt; /* [num_prompt] or NULL: written at the position that was predicted */
+    di_draft_law laws[DI_MAX_DRAFTS]; /* of the proposals at hand; the device's, as the history */
 } di_row_sampler;
 
 /* A token that a row gave. */

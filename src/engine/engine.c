@@ -22,6 +22,8 @@ enum {
     SNAPSHOT_INTERVAL = 2048,
     SEQUENCES_BACKTRACK = 6,
     GRAMMAR_BYTES = 512 << 20, /* of compiled grammars that are kept */
+    DEFAULT_DRAFTS = 5,
+    DEFAULT_COST_CACHE_SECONDS = 3600,
 };
 
 int di_api_version(void) {
@@ -66,7 +68,9 @@ static bool check_options(const di_engine_options *o, di_error *err) {
            in_range("max_num_seqs", o->max_num_seqs, 1, MAX_NUM_SEQS, err) &&
            in_range("max_mixed_prefill_tokens", o->max_mixed_prefill_tokens, 0, MAX_BATCHED_TOKENS,
                     err) &&
-           in_range("num_drafts", o->num_drafts, 0, DI_MAX_DRAFTS, err) &&
+           in_range("num_drafts", o->num_drafts, -1, DI_MAX_DRAFTS, err) &&
+           in_range("spec_mode", o->spec_mode, DI_SPEC_PRICED, DI_SPEC_OFF, err) &&
+           in_range("cost_cache_seconds", o->cost_cache_seconds, 0, INT32_MAX, err) &&
            in_range("max_queue", o->max_queue, 0, INT32_MAX, err) &&
            in_range("max_logprobs", o->max_logprobs, 0, DI_MAX_LOGPROBS, err) &&
            in_range("kv_memory", o->kv_memory, 0, INT64_MAX, err) &&
@@ -91,9 +95,17 @@ static bool set_replay(di_engine *e, const di_engine_options *o, di_error *err) 
 }
 
 /* Fewer drafts than a block are its first ones. */
-static bool check_drafts(const di_engine *e, const di_engine_options *o, di_error *err) {
-    return o->num_drafts == 0 || in_range("num_drafts", o->num_drafts, 0,
-                                          e->parts.weights->config.dspark_block_size, err);
+static bool set_drafts(di_engine *e, const di_engine_options *o, di_error *err) {
+    int block = e->parts.weights->config.dspark_block_size;
+    e->num_drafts = !e->parts.drafts ? 0 : o->num_drafts >= 0 ? o->num_drafts : DEFAULT_DRAFTS;
+    if (o->num_drafts < 0) {
+        e->num_drafts = e->num_drafts < block ? e->num_drafts : block;
+    }
+    return e->num_drafts == 0 || in_range("num_drafts", e->num_drafts, 0, block, err);
+}
+
+static int most_drafts(const di_engine_options *o) {
+    return o->spec_mode == DI_SPEC_OFF ? 0 : o->num_drafts >= 0 ? o->num_drafts : DEFAULT_DRAFTS;
 }
 
 static void set_sched_options(di_engine *e, const di_engine_options *o) {
@@ -104,7 +116,7 @@ static void set_sched_options(di_engine *e, const di_engine_options *o) {
         .max_num_seqs = seqs,
         .max_num_batched_tokens = batched,
         .max_mixed_prefill_tokens = mixed,
-        .max_logits = seqs * (1 + o->num_drafts) + PROMPT_LOGIT_ROWS,
+        .max_logits = seqs * (1 + most_drafts(o)) + PROMPT_LOGIT_ROWS,
         .snapshot_interval = SNAPSHOT_INTERVAL,
         .host_bytes = (size_t)o->host_memory,
     };
@@ -125,11 +137,13 @@ static bool open_parts(di_engine *e, const di_engine_options *o, di_error *err) 
         .no_prefix_cache = o->no_prefix_cache,
         .replay_by_mask = o->replay_mode == DI_REPLAY_MASK,
         .time_ops = o->time_ops,
-        .drafts = o->num_drafts > 0,
+        .drafts = most_drafts(o) == 0 ? DI_DRAFTS_OFF
+                  : o->num_drafts < 0 ? DI_DRAFTS_IF_ANY
+                                      : DI_DRAFTS_ON,
         .progress = o->progress,
         .user = o->user,
     };
-    return di_parts_open(&e->parts, &p, err) && check_drafts(e, o, err) && set_replay(e, o, err) &&
+    return di_parts_open(&e->parts, &p, err) && set_drafts(e, o, err) && set_replay(e, o, err) &&
            di_defaults_read(&e->defaults, o->model, err);
 }
 
@@ -184,14 +198,15 @@ static bool start(di_engine *e, const di_engine_options *o, di_error *err) {
         .vocab_size = e->parts.weights->config.vocab_size,
         .max_logits = e->sched_options.max_logits,
         .threads = o->threads,
-        .num_drafts = o->num_drafts,
+        .num_drafts = e->num_drafts,
         .block_size = e->parts.weights->config.dspark_block_size,
         .max_rows = e->sched_options.max_num_batched_tokens,
     };
+    e->synchronous = e->synchronous || e->num_drafts > 0; /* lengths are known when results are */
     e->costs.token_seconds = 1e-3; /* until the first prompt has been computed */
     if (!time_moves(e, err) ||
-        !di_work_create(&e->works[0], &e->sched_options, o->max_logprobs, o->num_drafts, err) ||
-        !di_work_create(&e->works[1], &e->sched_options, o->max_logprobs, o->num_drafts, err) ||
+        !di_work_create(&e->works[0], &e->sched_options, o->max_logprobs, e->num_drafts, err) ||
+        !di_work_create(&e->works[1], &e->sched_options, o->max_logprobs, e->num_drafts, err) ||
         !(e->sched = di_sched_create(&e->sched_options, e->parts.cache, err)) ||
         (o->trace_file && !(e->trace = di_trace_open(o->trace_file, err))) ||
         !(e->device = di_device_create(&d, err))) {
@@ -213,7 +228,7 @@ di_engine *di_engine_open(const di_engine_options *options, di_error *err) {
         di_fail(err, DI_ERR_NO_MEMORY, "no memory for the engine");
         return NULL;
     }
-    e->synchronous = o.synchronous || o.num_drafts > 0; /* lengths are known when results are */
+    e->synchronous = o.synchronous;
     e->max_logprobs = o.max_logprobs;
     e->max_queue = o.max_queue;
     e->inbox_end = &e->inbox;

@@ -28,6 +28,8 @@ struct di_engine {
     di_replay_mode replay_mode;
     int replay_keep;
     bool synchronous;
+    int num_drafts; /* proposed for an answer at a time; 0 = off */
+    di_spec_mode spec_mode;
     di_sampling defaults; /* generation_config.json */
     di_sched_options sched_options;
     di_device *device;

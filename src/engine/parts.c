@@ -137,9 +137,24 @@ static int32_t *make_token_map(const di_parts *e, di_error *err) {
 
 /* ---- sizes ------------------------------------------------------------------------------------*/
 
-static bool check_drafts(const di_parts *e, const di_parts_options *o, di_error *err) {
-    return !o->drafts || e->weights->draft ||
-           di_fail(err, DI_ERR_UNSUPPORTED, "%s has no draft model (mtp.* tensors)", o->model);
+static bool decide_drafts(di_parts *e, const di_parts_options *o, di_error *err) {
+    int block = e->weights->draft ? e->weights->config.dspark_block_size : 0;
+    bool fits = block > 0 && o->max_rows >= block;
+    e->drafts = o->drafts == DI_DRAFTS_ON || (o->drafts == DI_DRAFTS_IF_ANY && fits);
+    if (e->drafts && block == 0) {
+        return di_fail(err, DI_ERR_UNSUPPORTED, "%s has no draft model (mtp.* tensors)", o->model);
+    }
+    if (e->drafts && !fits) {
+        return di_fail(err, DI_ERR_ARGUMENT,
+                       "max_num_batched_tokens is %d, less than a block of %d drafts "
+                       "(dspark_block_size)",
+                       o->max_rows, block);
+    }
+    if (o->drafts == DI_DRAFTS_IF_ANY && block > 0 && !fits) {
+        di_log(DI_LOG_INFO, "no drafts: max_num_batched_tokens is %d, less than a block of %d",
+               o->max_rows, block);
+    }
+    return true;
 }
 
 static bool set_context(di_parts *e, const di_parts_options *o, di_error *err) {
@@ -154,21 +169,21 @@ static bool set_context(di_parts *e, const di_parts_options *o, di_error *err) {
 }
 
 /* A block of drafts and the token before it may have to be taken back. */
-static int backtracking(const di_parts *e, const di_parts_options *o) {
-    int block = o->drafts ? e->weights->config.dspark_block_size + 2 : 0;
+static int backtracking(const di_parts *e) {
+    int block = e->drafts ? e->weights->config.dspark_block_size + 2 : 0;
     return block > MIN_BACKTRACKING ? block : MIN_BACKTRACKING;
 }
 
-static int draft_layers(const di_parts *e, const di_parts_options *o) {
-    return o->drafts ? e->weights->config.num_nextn_predict_layers : 0;
+static int draft_layers(const di_parts *e) {
+    return e->drafts ? e->weights->config.num_nextn_predict_layers : 0;
 }
 
 /* Blocks and snapshots from the memory budget: slots for all sequences first, an eighth of the rest
  * for snapshots, blocks for what is left, but no more than all sequences could ever fill. */
 static bool size_cache(di_parts *e, const di_parts_options *o, di_cache_options *c, di_error *err) {
     di_state_layout l;
-    di_state_layout_fill(&l, &e->weights->config, DI_BLOCK_TOKENS, backtracking(e, o),
-                         draft_layers(e, o));
+    di_state_layout_fill(&l, &e->weights->config, DI_BLOCK_TOKENS, backtracking(e),
+                         draft_layers(e));
     size_t budget = o->kv_memory > 0 ? (size_t)o->kv_memory : di_memory_available() / 4;
     size_t slots = (size_t)o->max_num_seqs * l.slot_stride;
     size_t most = (size_t)di_blocks_for(e->max_model_len) * (size_t)o->max_num_seqs;
@@ -190,8 +205,8 @@ static bool size_cache(di_parts *e, const di_parts_options *o, di_cache_options 
         .num_blocks = (int)(blocks < INT32_MAX ? blocks : INT32_MAX),
         .num_slots = o->max_num_seqs,
         .num_snapshots = (int)snapshots,
-        .max_backtracking = backtracking(e, o),
-        .draft_layers = draft_layers(e, o),
+        .max_backtracking = backtracking(e),
+        .draft_layers = draft_layers(e),
     };
     e->num_blocks = c->num_blocks;
     return true;
@@ -212,7 +227,7 @@ static bool open_model(di_parts *e, const di_parts_options *o, di_error *err) {
         .max_logits = o->max_logits,
         .token_map = map,
         .replay_by_mask = o->replay_by_mask,
-        .drafts = o->drafts,
+        .drafts = e->drafts,
     };
     e->model = di_model_create(e->weights, e->backend, e->cache, &model, err);
     di_free(map);
@@ -225,7 +240,7 @@ static bool open_step(di_parts *e, const di_parts_options *o, int step, di_error
     switch (step) {
     case 0:
         e->weights = di_weights_open(o->model, err);
-        return e->weights && check_drafts(e, o, err) && set_context(e, o, err);
+        return e->weights && decide_drafts(e, o, err) && set_context(e, o, err);
     case 1:
         return open_tokenizer(e, o->model, err);
     case 2:

@@ -12,6 +12,9 @@
 #include "text/tokenizer.h"
 #include "weights/weights.h"
 
+/* Whether the draft model's context is kept. ON is refused if the folder has no mtp.* tensors. */
+typedef enum di_drafts_wanted { DI_DRAFTS_OFF, DI_DRAFTS_ON, DI_DRAFTS_IF_ANY } di_drafts_wanted;
+
 typedef struct di_parts_options {
     const char *model;        /* folder */
     const char *backend;      /* "cpu" (also if NULL), "cuda", "cuda:N", "auto" or "ref" */
@@ -21,7 +24,7 @@ typedef struct di_parts_options {
     int max_rows, max_logits; /* of a step */
     int64_t kv_memory;        /* bytes for cached state; 0 = a quarter of what is free */
     bool no_prefix_cache, replay_by_mask;
-    bool drafts;   /* keep the draft model's context; refused if the folder has no mtp.* tensors */
+    di_drafts_wanted drafts;
     bool time_ops; /* the backend keeps times (ops/timed.h); printed by di_parts_print_times */
     void (*progress)(void *user, int done, int total);
     void *user;
@@ -36,6 +39,7 @@ typedef struct di_parts {
     di_model *model;
     int64_t max_model_len;
     int64_t num_blocks;
+    bool drafts; /* the draft model's context is kept */
     bool time_ops;
 } di_parts;
 

@@ -143,7 +143,9 @@ static void fill_params(const di_engine *e, const di_request_params *p, const wo
     s->stop_token_ids = (di_token_list){p->stop_token_ids, p->num_stop_token_ids};
     s->eos_token_id = e->parts.weights->config.eos_token_id;
     s->ignore_eos = p->ignore_eos;
-    s->seeded = true; /* a random seed is told, and given again it must give the same answer */
+    /* Without drafts a random seed that is told gives the same answer when it is given again; with
+     * them exact rejection lets more of them stand, and the answer depends on them. */
+    s->seeded = p->has_seed || e->num_drafts == 0;
     s->seed = p->seed;
     s->logprobs = p->logprobs;
     s->num_logprobs = p->top_logprobs;
@@ -277,6 +279,9 @@ static void destroy(di_request *r) {
         di_choice *c = &r->choices[i];
         di_sample_history_destroy(&c->sampler.history);
         di_guide_destroy(&c->sampler.guide);
+        for (int k = 0; k < DI_MAX_DRAFTS; k++) {
+            di_draft_law_free(&c->sampler.laws[k]);
+        }
         di_free(c->job.tokens);
         di_buffer_free(&c->piece);
         di_buffer_free(&c->text);

@@ -140,14 +140,22 @@ static uint64_t kept_weight(const shaped_row *r, int32_t id) {
     return di_cut_keeps(&r->cut, x, id, w) ? w : 0;
 }
 
+static uint64_t random_word(const di_sample_input *in, di_random_kind kind, uint32_t index) {
+    uint32_t words[4];
+    di_random_words(in->seed, in->position, kind, index, words);
+    return (uint64_t)words[0] << 32 | words[1];
+}
+
+/* floor(u * n / 2^64) */
+static uint64_t scale(uint64_t u, uint64_t n) {
+    return (uint64_t)((unsigned __int128)u * n >> 64);
+}
+
 /* The first kept id, ascending, whose inclusive sum of weights exceeds floor(u * kept_sum / 2^64).
  */
 static int32_t draw_by_sum(shaped_row *r, const di_sample_input *in, di_sample_scratch *s) {
-    uint32_t words[4];
     sum_kept(r, s);
-    di_random_words(in->seed, in->position, DI_RANDOM_TARGET, 0, words);
-    uint64_t u = (uint64_t)words[0] << 32 | words[1];
-    uint64_t left = (uint64_t)((unsigned __int128)u * r->kept_sum >> 64); /* < kept_sum */
+    uint64_t left = scale(random_word(in, DI_RANDOM_TARGET, 0), r->kept_sum); /* < kept_sum */
     int b = 0;
     while (left >= s->sums[b]) {
         left -= s->sums[b++];
@@ -160,6 +168,103 @@ static int32_t draw_by_sum(shaped_row *r, const di_sample_input *in, di_sample_s
     }
     return id;
 }
+
+/* ---- drafts of unseeded requests --------------------------------------------------------------*/
+
+/* Lists the kept tokens in the law; there are DI_LAW_TOKENS at most. */
+static bool fill_law(const shaped_row *r, di_draft_law *law, di_error *err) {
+    const di_row *row = &r->row;
+    int most = row->vocab_size < DI_LAW_TOKENS ? row->vocab_size : DI_LAW_TOKENS;
+    law->count = 0;
+    law->sum = 0;
+    if (!di_draft_law_reserve(law, most, err)) {
+        return false;
+    }
+    for (int b = 0, at = 0; at < row->vocab_size; b++, at += DI_ROW_BLOCK) {
+        int end = at + DI_ROW_BLOCK < row->vocab_size ? at + DI_ROW_BLOCK : row->vocab_size;
+        for (int32_t id = at; row->block_max[b] >= r->cut.value && id < end; id++) {
+            uint64_t w = kept_weight(r, id);
+            if (w > 0) {
+                law->ids[law->count] = id;
+                law->weights[law->count++] = w;
+                law->sum += w;
+            }
+        }
+    }
+    return true;
+}
+
+/* Kind and index keep the word apart from every other: a position may be proposed again after a
+ * refusal before it, from another index then, and what was seen of the first draft must not decide
+ * about the second. */
+static int32_t draw_from_law(const di_draft_law *law, const di_sample_input *in, uint32_t index) {
+    uint64_t left = scale(random_word(in, DI_RANDOM_DRAFT, index), law->sum);
+    int i = 0;
+    while (left >= law->weights[i]) {
+        left -= law->weights[i++];
+    }
+    return law->ids[i];
+}
+
+static uint64_t law_weight(const di_draft_law *law, int32_t id) {
+    int low = 0, high = law->count;
+    while (low < high) {
+        int middle = (low + high) / 2;
+        if (law->ids[middle] < id) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low < law->count && law->ids[low] == id ? law->weights[low] : 0;
+}
+
+/* Visits the kept tokens, ascending, with max(P - Q, 0) of each; stops at the first whose inclusive
+ * sum exceeds `limit` and returns it, else -1. *sum: of all that were visited. */
+static int32_t walk_residual(const shaped_row *r, const di_draft_law *law, uint64_t limit,
+                             uint64_t *sum) {
+    const di_row *row = &r->row;
+    di_share p = di_share_of(r->kept_sum), q = di_share_of(law->sum);
+    int i = 0;
+    *sum = 0;
+    for (int b = 0, at = 0; at < row->vocab_size; b++, at += DI_ROW_BLOCK) {
+        int end = at + DI_ROW_BLOCK < row->vocab_size ? at + DI_ROW_BLOCK : row->vocab_size;
+        for (int32_t id = at; row->block_max[b] >= r->cut.value && id < end; id++) {
+            uint64_t w = kept_weight(r, id);
+            while (i < law->count && law->ids[i] < id) {
+                i++;
+            }
+            bool drafted = i < law->count && law->ids[i] == id;
+            uint64_t target = di_share_apply(p, w);
+            uint64_t draft = drafted ? di_share_apply(q, law->weights[i]) : 0;
+            *sum += target > draft ? target - draft : 0;
+            if (w > 0 && *sum > limit) {
+                return id;
+            }
+        }
+    }
+    return -1;
+}
+
+/* The draft if it passes min(1, P / Q), else a token by max(P - Q, 0): together P exactly. */
+static int32_t draw_by_rejection(shaped_row *r, const di_sample_input *in, di_sample_scratch *s) {
+    const di_draft_law *law = in->law;
+    sum_kept(r, s);
+    uint64_t p = di_share_apply(di_share_of(r->kept_sum), kept_weight(r, law->token));
+    uint64_t q = di_share_apply(di_share_of(law->sum), law_weight(law, law->token));
+    uint64_t u = random_word(in, DI_RANDOM_ACCEPT, 0) >> 1;
+    if (p >= q || (unsigned __int128)u * q < (unsigned __int128)p << 63) {
+        return law->token;
+    }
+    uint64_t mass, ignored;
+    walk_residual(r, law, UINT64_MAX, &mass);
+    if (mass == 0) { /* roundings alone: both laws are one */
+        return r->row.best_id;
+    }
+    return walk_residual(r, law, scale(random_word(in, DI_RANDOM_RESIDUAL, 0), mass), &ignored);
+}
+
+/* ---- the race ---------------------------------------------------------------------------------*/
 
 /* What (1 - U) * 2^31 of a token may be, per unit of 2^-y, for it to beat `best`: noise is no less
  * than 1 - U but for its error of 2^-22, which the factor behind covers with the roundings here. */
@@ -279,7 +384,9 @@ bool di_sample_row(const di_sample_params *p, const di_sample_input *in, di_samp
         shape(&r, &p->shape, s);
     }
     if (!greedy && !out->forced) {
-        out->token = p->seeded ? draw_by_race(&r, in) : draw_by_sum(&r, in, s);
+        out->token = p->seeded                       ? draw_by_race(&r, in)
+                     : in->law && in->law->count > 0 ? draw_by_rejection(&r, in, s)
+                                                     : draw_by_sum(&r, in, s);
     }
     if (processed) {
         processed_logprobs(&r, p, out->token, s, &out->logprobs);
@@ -293,6 +400,37 @@ bool di_sample_row(const di_sample_params *p, const di_sample_input *in, di_samp
         out->kept_sum = r.kept_sum;
     }
     out->sum = r.sum;
+    return true;
+}
+
+bool di_propose_row(const di_sample_params *p, const di_sample_input *in, uint32_t index,
+                    di_sample_scratch *s, di_draft_law *law, di_error *err) {
+    di_row raw;
+    shaped_row r = {0};
+    di_sampling wanted = p->shape;
+    law->count = 0;
+    if (!open_rows(p, in, s, &raw, &r, err)) {
+        return false;
+    }
+    if (forced_token(p, in->num_output, &law->token)) {
+        return true;
+    }
+    if (di_sampling_is_greedy(&p->shape)) {
+        law->token = r.row.best_id;
+        return true;
+    }
+    if (!p->seeded && (wanted.top_k <= 0 || wanted.top_k > DI_LAW_TOKENS)) {
+        wanted.top_k = DI_LAW_TOKENS;
+    }
+    shape(&r, &wanted, s);
+    if (p->seeded) {
+        law->token = draw_by_race(&r, in);
+        return true;
+    }
+    if (!fill_law(&r, law, err)) {
+        return false;
+    }
+    law->token = draw_from_law(law, in, index);
     return true;
 }
 

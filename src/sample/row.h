@@ -10,11 +10,17 @@
  * position, DI_RANDOM_TARGET). Seeded ones: a race, in which token v's time is exponential noise of
  * (seed, position, DI_RANDOM_COUPLED, v) over its weight, so that a draft model running the same
  * race proposes mostly the winner, and the text does not depend on drafts. docs/sampling.md has
- * both. */
+ * both.
+ *
+ * Drafts. Greedy and seeded: the draft is drawn as the token will be, and stands if it is equal.
+ * Unseeded: exact rejection (law.h), by which the token has the target's distribution whatever the
+ * draft's was, and drafts stand more often; it costs that the text depends on which drafts there
+ * were. */
 #ifndef DI_SAMPLE_ROW_H
 #define DI_SAMPLE_ROW_H
 
 #include "sample/history.h"
+#include "sample/law.h"
 
 /* Working memory for rows of one vocabulary size; one thread at a time. About 20 bytes a token. */
 typedef struct di_sample_scratch di_sample_scratch;
@@ -36,6 +42,9 @@ typedef struct di_sample_input {
     uint64_t seed;      /* the sequence's: the client's, its choice's, or the engine's random one */
     uint64_t position;  /* absolute index, in the sequence, of the token to be produced */
     int64_t num_output; /* tokens of the answer before it */
+    /* Unseeded: the draft that stands at this position and what it was drawn from; NULL = none. The
+     * draft stands if it is the token that comes out. */
+    const di_draft_law *law;
 } di_sample_input;
 
 /* Log-probabilities of a token and of the likeliest ones. A row may have fewer than asked for: what
@@ -61,6 +70,12 @@ typedef struct di_sampled {
  * is left that may be drawn: errors of this request alone. */
 bool di_sample_row(const di_sample_params *p, const di_sample_input *in, di_sample_scratch *s,
                    di_sampled *out, di_error *err);
+
+/* Draws a draft; `index` counts positions from the newest token on. Unseeded above temperature 0
+ * *law is filled for the test, else emptied; the draft is law->token. Masks and penalties are the
+ * draft's to follow or not: they only make it likelier to stand. Fails as di_sample_row. */
+bool di_propose_row(const di_sample_params *p, const di_sample_input *in, uint32_t index,
+                    di_sample_scratch *s, di_draft_law *law, di_error *err);
 
 /* Log-probability of a token that the prompt has, and of the likeliest at its place, from the row
  * before it. RAW: temperature 1; PROCESSED: the request's temperature and filters (no bias, masks

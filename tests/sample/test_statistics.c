@@ -10,92 +10,15 @@
 #include "base/cpuinfo.h"
 #include "base/team.h"
 #include "sample/rows.h"
+#include "sample/statistics.h"
 
-enum { MOST = 500, PARTS = 8 };
+enum { PARTS = 8 };
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(__clang__)
 enum { DRAWS = 100000 }; /* slow builds look for other faults */
 #else
 enum { DRAWS = 1000000 };
 #endif
-
-typedef struct law {
-    int n;
-    double p[MOST];
-} law;
-
-/* ---- the exact distribution -------------------------------------------------------------------*/
-
-typedef struct item {
-    double x;
-    int id;
-} item;
-
-static int by_value_then_id(const void *a, const void *b) {
-    const item *p = a, *q = b;
-    return p->x != q->x ? (p->x < q->x ? 1 : -1) : p->id - q->id;
-}
-
-/* x: logits after all transforms, float64. */
-static law exact_law(const double *x, int n, const di_sampling *s) {
-    law l = {.n = n};
-    item items[MOST];
-    double total = 0, before = 0, sum = 0;
-    for (int i = 0; i < n; i++) {
-        items[i] = (item){x[i], i};
-    }
-    qsort(items, (size_t)n, sizeof *items, by_value_then_id);
-    for (int i = 0; i < n; i++) {
-        total += exp((x[i] - items[0].x) / s->temperature);
-    }
-    for (int i = 0; i < n; i++) {
-        double w = exp((items[i].x - items[0].x) / s->temperature);
-        if (i > 0 && ((s->top_k > 0 && i >= s->top_k) || before > s->top_p * total ||
-                      w < s->min_p || w == 0)) {
-            break;
-        }
-        l.p[items[i].id] = w;
-        before += w;
-    }
-    for (int i = 0; i < n; i++) {
-        sum += l.p[i];
-    }
-    for (int i = 0; i < n; i++) {
-        l.p[i] /= sum;
-    }
-    return l;
-}
-
-/* ---- the statistic ----------------------------------------------------------------------------*/
-
-typedef struct chi_square {
-    double value, limit;
-} chi_square;
-
-/* Tokens that are expected less than ten times share one cell. */
-static chi_square measure(const int *counts, const law *l) {
-    double value = 0, rest = 0, rest_count = 0;
-    int cells = 0;
-    for (int i = 0; i < l->n; i++) {
-        double expected = DRAWS * l->p[i];
-        if (expected == 0) {
-            assert_int_equal(counts[i], 0);
-        } else if (expected < 10) {
-            rest += expected;
-            rest_count += counts[i];
-        } else {
-            value += (counts[i] - expected) * (counts[i] - expected) / expected;
-            cells++;
-        }
-    }
-    if (rest >= 5) {
-        value += (rest_count - rest) * (rest_count - rest) / rest;
-        cells++;
-    }
-    double df = cells - 1, h = 2 / (9 * df);
-    assert_true(cells > 1);
-    return (chi_square){value, df * pow(1 - h + 4.75 * sqrt(h), 3)};
-}
 
 /* Draws number `from` up to `to` of DRAWS, each at its own position or with its own seed. */
 static void draw_some(const di_sample_params *p, di_sample_input in, int n, bool over_seeds,
@@ -160,7 +83,7 @@ static void check(di_sample_params p, di_sample_input in, const double *x, int n
         p.seeded = seeded;
         in.seed = 20 + (uint64_t)seeded;
         draw_many(&p, in, n, false, counts);
-        chi_square c = measure(counts, &l);
+        chi_square c = measure(counts, &l, DRAWS);
         if (!(c.value < c.limit)) {
             fail_msg("%s: chi-square %g, limit %g", seeded ? "seeded" : "unseeded", c.value,
                      c.limit);
@@ -302,7 +225,7 @@ static void test_draws_over_seeds(void **state) {
         di_sample_params p = default_params();
         p.seeded = seeded;
         draw_many(&p, (di_sample_input){.logits = row, .position = 100}, N, true, counts);
-        chi_square c = measure(counts, &l);
+        chi_square c = measure(counts, &l, DRAWS);
         assert_true(c.value < c.limit);
     }
 }
@@ -316,7 +239,7 @@ static void test_a_temperature_wrong_by_a_percent_is_found(void **state) {
         p.shape.temperature = DRAWS < 1000000 ? 1.04 : 1.01;
         draw_many(&p, (di_sample_input){.logits = row, .seed = 20}, N, false, counts);
         law l = exact_law(exact, N, &(di_sampling){1, 1, 0, -1});
-        chi_square c = measure(counts, &l);
+        chi_square c = measure(counts, &l, DRAWS);
         assert_true(c.value > c.limit);
     }
 }

@@ -30,6 +30,7 @@ Message = Mapping[str, Any]
 
 _WAIT_MS = 100  # between looks for Ctrl-C
 _EFFORTS = {"none": 0, "low": 50, "high": 75, "max": 100}
+_SPEC_MODES = {"priced": 0, "fixed": 1, "off": 2}
 _REPLAY_MODES = {"off": 0, "mask": 1, "compact": 2}
 _UNITS = {"K": 10, "M": 20, "G": 30, "T": 40}
 
@@ -79,7 +80,10 @@ class LLM:
         async_scheduling: plan a step while the one before runs.
         replay_mode: bounded replay of long prompts: "off", "mask" or "compact".
         replay_keep_tokens: tokens at the end of a prompt that the whole model reads then.
-        num_drafts: tokens proposed by the draft model and verified at once; 0 is off.
+        num_drafts: tokens proposed by the draft model and verified at once; 0 is off, None what the
+            model has, at most 5.
+        spec_mode: how many of them are verified: "priced" (as many as pay), "fixed" (all) or "off".
+        cost_cache: folder in which measured costs of steps are kept, with spec_mode "priced".
         max_logprobs: most log-probabilities beside a token that a request may ask for.
         max_queue: requests under way at once, beyond which BusyError is raised; 0 is no limit.
         trace_file: a Chrome trace of the steps, written while the engine runs.
@@ -107,7 +111,9 @@ class LLM:
         async_scheduling: bool = True,
         replay_mode: str = "off",
         replay_keep_tokens: int = 140,
-        num_drafts: int = 0,
+        num_drafts: int | None = 0,
+        spec_mode: str = "priced",
+        cost_cache: str | os.PathLike[str] | None = None,
         max_logprobs: int = 20,
         max_queue: int = 0,
         trace_file: str | os.PathLike[str] | None = None,
@@ -118,6 +124,8 @@ class LLM:
         self._check_others(others)
         if replay_mode not in _REPLAY_MODES:
             raise ValueError(f"replay_mode is {replay_mode!r}, allowed: {', '.join(_REPLAY_MODES)}")
+        if spec_mode not in _SPEC_MODES:
+            raise ValueError(f"spec_mode is {spec_mode!r}, allowed: {', '.join(_SPEC_MODES)}")
         lib = _library.library()
         options = _library.EngineOptions()
         lib.di_engine_options_init(options, ctypes.sizeof(options))
@@ -126,6 +134,8 @@ class LLM:
         options.kv_memory = _bytes("kv_memory", kv_memory)
         options.host_memory = _bytes("host_memory", host_memory)
         options.trace_file = None if trace_file is None else os.fsencode(trace_file)
+        options.cost_cache = None if cost_cache is None else os.fsencode(cost_cache)
+        options.spec_mode = _SPEC_MODES[spec_mode]
         options.no_prefix_cache = not enable_prefix_caching
         options.synchronous = not async_scheduling
         options.replay_mode = _REPLAY_MODES[replay_mode]
@@ -134,7 +144,8 @@ class LLM:
         for name, value in {"max_num_seqs": max_num_seqs, "threads": threads,
                             "max_num_batched_tokens": max_num_batched_tokens,
                             "max_mixed_prefill_tokens": max_mixed_prefill_tokens,
-                            "num_drafts": num_drafts, "max_logprobs": max_logprobs,
+                            "num_drafts": -1 if num_drafts is None else num_drafts,
+                            "max_logprobs": max_logprobs,
                             "max_queue": max_queue}.items():
             if not -(2**31) <= value < 2**31:
                 raise ValueError(f"{name} is {value}, which is out of every range")
