@@ -125,8 +125,10 @@ static bool try_tokens(session *s, di_matcher *m, const di_ids *ids, bool *accep
 static bool try_text(session *s, di_grammar *g, const char *text, size_t size, bool *accepted,
                      di_error *err) {
     di_ids ids = {0};
+    /* the markup of calls has a control token in it */
+    di_encode_mode mode = s->type == DI_GRAMMAR_TOOLS ? DI_ENCODE_ADDED : DI_ENCODE_PLAIN;
     di_matcher *m = di_matcher_create(g, err);
-    bool ok = m && di_tokenizer_encode(s->tok, text, size, DI_ENCODE_PLAIN, &ids, err) &&
+    bool ok = m && di_tokenizer_encode(s->tok, text, size, mode, &ids, err) &&
               try_tokens(s, m, &ids, accepted, err);
     di_matcher_destroy(m);
     di_ids_free(&ids);

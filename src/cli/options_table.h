@@ -150,7 +150,7 @@ OPTION(CHECK, "check", 0, FLAG, 0, 0, "no", "", false, IN_INSPECT,
        "Read every byte of the weights and look for NaN and infinities.")
 
 /* grammar */
-OPTION(TYPE, "type", 0, CHOICE, 0, 0, "", "json_schema|regex|ebnf", false, IN_GRAMMAR,
+OPTION(TYPE, "type", 0, CHOICE, 0, 0, "", "json_schema|regex|ebnf|tools", false, IN_GRAMMAR,
        "What the schemas are.")
 OPTION(ANY_ORDER, "any-order", 0, FLAG, 0, 0, "no", "", false, IN_GRAMMAR,
        "JSON: properties may come in any order, not only in the schema's.")

@@ -61,14 +61,14 @@ static bool compile(di_grammar *g, di_grammar_type type, const char *text, size_
             return false;
         }
         break;
-    case DI_GRAMMAR_TOOLS:
-        return di_fail(err, DI_ERR_UNSUPPORTED, "grammars of tool calls are not there yet");
     default: {
         di_schema_options so = {.any_order = o->any_order,
                                 .strict = o->strict,
                                 .lenient = o->lenient,
                                 .max_whitespace = o->max_whitespace};
-        g->schema = di_schema_compile(m, text, size, &so, err);
+        g->schema = type == DI_GRAMMAR_TOOLS
+                        ? di_tools_compile(m, text, size, (di_calls_from)o->tools_from, &so, err)
+                        : di_schema_compile(m, text, size, &so, err);
         if (!g->schema) {
             return false;
         }

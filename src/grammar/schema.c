@@ -236,15 +236,16 @@ bool schema_inhabited(di_schema *s, demand d) {
 
 /* ---- values ---- */
 
-/* The strings, numbers and words among the shapes, as one regular term. */
-static di_term scalars(di_schema *s, demand d) {
+/* The numbers and words among the shapes and, if they are wanted, the strings, as one regular term.
+ */
+static di_term scalars(di_schema *s, demand d, bool with_strings) {
     static const char *const words[] = {"null", "false", "true"};
     di_term strings = DI_TERM_NONE, numbers = DI_TERM_NONE;
     unsigned types = 0;
     for (uint32_t i = 0; i < s->demands[d].shape_count; i++) {
         const shape *x = &s->shapes[s->demands[d].shape_first + i];
         types |= x->types;
-        if (x->types & TYPE_STRING) {
+        if (x->types & TYPE_STRING && with_strings) {
             strings = di_term_alt2(s->t, strings, x->string);
         }
         if (x->types & TYPE_NUMBER) {
@@ -273,18 +274,27 @@ static bool is_scalar(const di_schema *s, demand d) {
 
 di_term schema_value(di_schema *s, demand d) {
     if (s->demands[d].value == DI_TERM_NONE && schema_know(s, d)) {
-        s->demands[d].value =
-            is_scalar(s, d) ? scalars(s, d) : di_term_special(s->t, DI_KIND_LAZY, LAZY_VALUE, d, 0);
+        s->demands[d].value = is_scalar(s, d)
+                                  ? scalars(s, d, true)
+                                  : di_term_special(s->t, DI_KIND_LAZY, LAZY_VALUE, d, 0);
     }
     return s->demands[d].value;
 }
 
-static di_term expand_value(di_schema *s, demand d) {
-    if (s->demands[d].expanded != DI_TERM_NONE) {
+di_term schema_value_but_strings(di_schema *s, demand d) {
+    if (!schema_know(s, d)) {
+        return DI_TERM_NONE;
+    }
+    return is_scalar(s, d) ? scalars(s, d, false)
+                           : di_term_special(s->t, DI_KIND_LAZY, LAZY_VALUE, d, 1);
+}
+
+static di_term expand_value(di_schema *s, demand d, bool with_strings) {
+    if (s->demands[d].expanded != DI_TERM_NONE && with_strings) {
         return s->demands[d].expanded;
     }
     size_t mark = s->t->num_scratch;
-    di_terms_push(s->t, scalars(s, d));
+    di_terms_push(s->t, scalars(s, d, with_strings));
     for (uint32_t i = 0; i < s->demands[d].shape_count; i++) {
         uint32_t at = s->demands[d].shape_first + i, table;
         uint8_t types = s->shapes[at].types;
@@ -298,7 +308,7 @@ static di_term expand_value(di_schema *s, demand d) {
         }
     }
     di_term x = di_terms_take_alt(s->t, mark);
-    s->demands[d].expanded = x;
+    s->demands[d].expanded = with_strings ? x : s->demands[d].expanded;
     return x;
 }
 
@@ -307,7 +317,7 @@ static di_term expand(void *context, di_terms *t, di_term lazy, uint32_t tag) {
     const di_term_node n = t->nodes[lazy];
     switch (n.a) {
     case LAZY_VALUE:
-        return expand_value(s, n.b);
+        return expand_value(s, n.b, n.c == 0);
     case LAZY_OBJECT:
         return schema_object_expand(s, n.b);
     case LAZY_ARRAY:
@@ -361,8 +371,7 @@ static bool visit_shape(di_schema *s, uint32_t i, visit_queue *q) {
     return schema_check(s);
 }
 
-/* Makes every demand that a text can come to. */
-static bool visit_all(di_schema *s, demand root) {
+bool schema_visit_all(di_schema *s, demand root) {
     visit_queue q = {0};
     bool ok = visit(s, root, &q);
     for (size_t i = 0; ok && i < q.count; i++) {
@@ -376,8 +385,8 @@ static bool visit_all(di_schema *s, demand root) {
     return ok;
 }
 
-static void read_draft(di_schema *s) {
-    uint32_t node = di_doc_member(&s->doc, 0, "$schema");
+void schema_read_draft(di_schema *s, uint32_t schema) {
+    uint32_t node = di_doc_member(&s->doc, schema, "$schema");
     if (node == DI_DOC_NONE || s->doc.nodes[node].type != DI_DOC_STRING) {
         return;
     }
@@ -390,7 +399,7 @@ static void read_draft(di_schema *s) {
     }
 }
 
-static void make_terms(di_schema *s) {
+void schema_make_terms(di_schema *s) {
     di_byte_set space = {0}, quote = {0};
     di_byte_set_add(&space, ' ');
     di_byte_set_add(&space, '\t');
@@ -408,15 +417,15 @@ static bool compile(di_schema *s, const char *text, size_t size) {
     if (!di_doc_parse(&s->doc, text, size, s->err)) {
         return di_fail_prefix(s->err, "the schema is no JSON");
     }
-    read_draft(s);
-    make_terms(s);
+    schema_read_draft(s, 0);
+    schema_make_terms(s);
     if (!schema_check(s) || !schema_read_ids(s)) {
         return false;
     }
     schema_demand(s, NULL, 0);
     lit root = LIT(LIT_SCHEMA, 0);
     demand d = schema_demand(s, &root, 1);
-    if (d == UINT32_MAX || !schema_know(s, d) || !visit_all(s, d)) {
+    if (d == UINT32_MAX || !schema_know(s, d) || !schema_visit_all(s, d)) {
         return false;
     }
     if (!schema_inhabited(s, d)) {
@@ -427,24 +436,32 @@ static bool compile(di_schema *s, const char *text, size_t size) {
     return schema_check(s);
 }
 
-di_schema *di_schema_compile(di_machine *m, const char *text, size_t size,
-                             const di_schema_options *options, di_error *err) {
+di_schema *schema_create(di_machine *m, const di_schema_options *options, di_error *err) {
     di_schema *s = di_calloc(1, sizeof *s);
     if (!s) {
         di_fail(err, DI_ERR_NO_MEMORY, "no memory for a schema");
         return NULL;
     }
-    di_error why = {0};
     s->m = m;
     s->t = &m->terms;
     s->options = *options;
-    s->err = &why;
     memset(s->demand_buckets, 0xFF, sizeof s->demand_buckets);
     memset(s->object_buckets, 0xFF, sizeof s->object_buckets);
     memset(s->key_buckets, 0xFF, sizeof s->key_buckets);
     memset(s->array_buckets, 0xFF, sizeof s->array_buckets);
     m->terms.hooks = (di_term_hooks){
         s, schema_key_derive, schema_key_boundaries, schema_key_end, schema_key_open, expand};
+    return s;
+}
+
+di_schema *di_schema_compile(di_machine *m, const char *text, size_t size,
+                             const di_schema_options *options, di_error *err) {
+    di_error why = {0};
+    di_schema *s = schema_create(m, options, err);
+    if (!s) {
+        return NULL;
+    }
+    s->err = &why;
     if (!compile(s, text, size)) {
         di_schema_destroy(s);
         if (err) {

@@ -22,6 +22,17 @@ typedef struct di_schema di_schema;
 /* Fills m (root, hooks). The schema must live as long as the machine. */
 di_schema *di_schema_compile(di_machine *m, const char *text, size_t size,
                              const di_schema_options *options, di_error *err);
+/* Where a text of calls begins: grammar.h's di_tools_from. */
+typedef enum di_calls_from {
+    DI_CALLS_FROM_BLOCK,
+    DI_CALLS_FROM_MARK,
+    DI_CALLS_FROM_CALL,
+} di_calls_from;
+
+/* The same for a JSON array of tools: a block of calls of them, in the markup that the model was
+ * taught (schema_tools.c). */
+di_schema *di_tools_compile(di_machine *m, const char *text, size_t size, di_calls_from from,
+                            const di_schema_options *options, di_error *err);
 void di_schema_destroy(di_schema *s); /* NULL is allowed */
 
 /* The first thing that was left out for `lenient`, "" if nothing was. */

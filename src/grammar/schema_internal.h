@@ -137,9 +137,10 @@ typedef struct object_table {
     } * extras;
     uint32_t num_extras, cap_extras;
     uint32_t *required_from, *possible_from; /* [num_names + 1]: how many from there on */
-    bool settled;                            /* `possible`, and what follows, is known */
-    bool extras_possible;                    /* some name that is not declared may come */
-    bool any_extra;                          /* all of them may */
+    bool markup;          /* written as the parameters of a call (schema_tools.c), not as JSON */
+    bool settled;         /* `possible`, and what follows, is known */
+    bool extras_possible; /* some name that is not declared may come */
+    bool any_extra;       /* all of them may */
 } object_table;
 
 typedef struct object_state {
@@ -255,6 +256,9 @@ bool schema_check(di_schema *s);
 
 /* ---- schema_refs.c ---- */
 bool schema_read_ids(di_schema *s);
+/* For a text that is no schema but holds some: makes room, and reads the one at a node. */
+bool schema_open_ids(di_schema *s);
+bool schema_read_ids_at(di_schema *s, uint32_t node);
 /* The schema that the $ref (or $dynamicRef) at node `ref` names. */
 bool schema_resolve(di_schema *s, uint32_t ref, uint32_t *target);
 void schema_free_ids(di_schema *s);
@@ -279,7 +283,24 @@ bool schema_any_of(di_schema *s, uint32_t array, lit_kind kind, shapes *out);
 bool schema_one_of(di_schema *s, uint32_t array, bool negated, shapes *out);
 bool schema_if(di_schema *s, uint32_t node, bool negated, shapes *out);
 
+/* ---- schema_tools.c ---- */
+/* A value as a parameter of a call, from its string="..." on to the end of its tag. */
+di_term schema_markup_value(di_schema *s, demand d);
+#define MARK             "\xFF" /* DI_VOCAB_DSML */
+#define MARKUP_PARAMETER "<" MARK " parameter name=\""
+#define MARKUP_CALL_END  "</" MARK " invoke>\n"
+
 /* ---- schema.c ---- */
+/* An empty schema over a machine whose hooks it becomes. */
+di_schema *schema_create(di_machine *m, const di_schema_options *options, di_error *err);
+/* Which draft a schema says it is written in. */
+void schema_read_draft(di_schema *s, uint32_t node);
+/* Terms that all values need. */
+void schema_make_terms(di_schema *s);
+/* Makes every demand that a text can come to. */
+bool schema_visit_all(di_schema *s, demand root);
+/* Values without those that are strings, as JSON. */
+di_term schema_value_but_strings(di_schema *s, demand d);
 demand schema_demand(di_schema *s, const lit *literals, size_t count);
 demand schema_demand_and(di_schema *s, demand a, lit x); /* both UINT32_MAX after an error */
 /* Makes the shapes of a demand. */
@@ -294,6 +315,8 @@ bool schema_format(di_schema *s, uint32_t node, bool *known, di_term *out);
 
 /* ---- schema_object.c ---- */
 bool schema_object(di_schema *s, const shape *x, uint32_t *table);
+/* The same for the parameters of a call, whose names are among `names`. */
+bool schema_markup_object(di_schema *s, const shape *x, di_term names, uint32_t *table);
 bool schema_object_inhabited(di_schema *s, uint32_t table);
 /* Calls f for every demand that members of the object can have to meet. */
 typedef bool (*demand_fn)(di_schema *s, demand d, void *context);

@@ -393,6 +393,24 @@ static bool complete(const di_schema *s, const object_state *x) {
     return required == 0 && x->count >= o->low && x->exists == (1u << o->num_exists) - 1;
 }
 
+/* Of an object that is complete. A call without parameters has an empty line. */
+static di_term object_end(di_schema *s, const object_state *x) {
+    if (!s->objects[x->table].markup) {
+        return di_term_byte(s->t, '}', '}');
+    }
+    const char *end = x->first ? "\n" MARKUP_CALL_END : MARKUP_CALL_END;
+    return di_term_literal(s->t, end, strlen(end));
+}
+
+/* What stands before a member's name. */
+static di_term name_begin(di_schema *s, const object_state *x) {
+    if (s->objects[x->table].markup) {
+        return di_term_literal(s->t, MARKUP_PARAMETER, strlen(MARKUP_PARAMETER));
+    }
+    return x->first ? s->quote
+                    : di_term_cat3(s->t, di_term_byte(s->t, ',', ','), s->space, s->quote);
+}
+
 di_term schema_object_expand(di_schema *s, uint32_t id) {
     if (s->object_states[id].term != DI_TERM_NONE) {
         return s->object_states[id].term;
@@ -402,18 +420,18 @@ di_term schema_object_expand(di_schema *s, uint32_t id) {
     di_terms *t = s->t;
     di_term close = DI_TERM_NONE, member = DI_TERM_NONE;
     if (complete(s, &x)) {
-        close = di_term_cat(t, di_term_byte(t, '}', '}'), di_term_final(t, TAG_CLOSE));
+        close = di_term_cat(t, object_end(s, &x), di_term_final(t, TAG_CLOSE));
     }
     bool extra = extras_allowed(s, id);
     if (extra || subtree_allowed(s, id, 0)) {
         key_state k = {
             .table = x.table, .node = o->num_names ? 0 : UINT32_MAX, .allowed = o->allowed_names};
         memcpy(k.patterns, o->patterns, sizeof k.patterns);
-        di_term before =
-            x.first ? s->quote : di_term_cat3(t, di_term_byte(t, ',', ','), s->space, s->quote);
-        member = di_term_cat(t, before, di_term_string(t, key_term(s, id, &k)));
+        di_term key = key_term(s, id, &k);
+        member = di_term_cat(t, name_begin(s, &x), o->markup ? key : di_term_string(t, key));
     }
-    di_term rest = di_term_cat3(t, s->space, di_term_alt2(t, close, member),
+    di_term rest = di_term_cat3(t, s->objects[x.table].markup ? DI_TERM_EMPTY : s->space,
+                                di_term_alt2(t, close, member),
                                 di_term_special(t, DI_KIND_RESUME, LAZY_MEMBER, id, 0));
     s->object_states[id].term = rest;
     return rest;
@@ -424,7 +442,9 @@ static di_term value_then(di_schema *s, demand d, uint32_t state) {
     if (d == UINT32_MAX || state == UINT32_MAX || !schema_inhabited(s, d)) {
         return DI_TERM_NONE;
     }
-    return di_term_cat(s->t, schema_value(s, d), lazy_object(s, state));
+    bool markup = s->objects[s->object_states[state].table].markup;
+    di_term value = markup ? schema_markup_value(s, d) : schema_value(s, d);
+    return di_term_cat(s->t, value, lazy_object(s, state));
 }
 
 di_term schema_object_resume(di_schema *s, uint32_t id, uint32_t tag) {
@@ -461,6 +481,9 @@ di_term schema_object_resume(di_schema *s, uint32_t id, uint32_t tag) {
         }
         uint32_t state = extra ? after_extra(s, id, claim) : after_name(s, id, tag, claim);
         result = di_term_alt2(s->t, result, value_then(s, both, state));
+    }
+    if (o.markup) {
+        return result;
     }
     return di_term_cat3(s->t, s->space, di_term_byte(s->t, ':', ':'),
                         di_term_cat(s->t, s->space, result));

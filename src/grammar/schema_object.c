@@ -408,8 +408,9 @@ static void free_table(object_table *o) {
     di_free(o->possible_from);
 }
 
-bool schema_object(di_schema *s, const shape *x, uint32_t *table) {
-    object_table o = {.low = 0, .high = DI_TERM_UNBOUNDED, .allowed_names = DI_TERM_TEXT};
+static bool add_object(di_schema *s, const shape *x, bool markup, di_term names, uint32_t *table) {
+    object_table o = {
+        .low = 0, .high = DI_TERM_UNBOUNDED, .allowed_names = names, .markup = markup};
     builder b = {.s = s, .x = x, .o = &o};
     bool ok = gather_names(&b) && sort_names(&b) && build_trie(&b) && read_rules(&b) &&
               apply_to_names(&b) && demand_names(&b) && schema_check(s);
@@ -426,6 +427,14 @@ bool schema_object(di_schema *s, const shape *x, uint32_t *table) {
     *table = (uint32_t)s->num_objects;
     s->objects[s->num_objects++] = o;
     return true;
+}
+
+bool schema_object(di_schema *s, const shape *x, uint32_t *table) {
+    return add_object(s, x, false, DI_TERM_TEXT, table);
+}
+
+bool schema_markup_object(di_schema *s, const shape *x, di_term names, uint32_t *table) {
+    return add_object(s, x, true, names, table);
 }
 
 /* ---- members without a declared name ---- */

@@ -235,6 +235,18 @@ bool schema_read_ids(di_schema *s) {
            read_ids(s, 0, 0, PLACE_SCHEMA);
 }
 
+bool schema_open_ids(di_schema *s) {
+    s->base_of = di_calloc(s->doc.count, sizeof *s->base_of);
+    return s->base_of || schema_no_memory(s);
+}
+
+bool schema_read_ids_at(di_schema *s, uint32_t node) {
+    char uri[32];
+    uint32_t base = 0;
+    int size = snprintf(uri, sizeof uri, "schema:%u", node);
+    return add_base(s, 0, uri, (size_t)size, node, &base) && read_ids(s, node, base, PLACE_SCHEMA);
+}
+
 void schema_free_ids(di_schema *s) {
     for (uint32_t i = 0; i < s->num_bases; i++) {
         di_free(s->bases[i].uri);

@@ -31,7 +31,7 @@ static answer say(di_engine *e, di_request_params p) {
 
 static void expect_matches(const char *text, const char *pattern) {
     regex_t r;
-    char anchored[256];
+    char anchored[1024];
     snprintf(anchored, sizeof anchored, "^(%s)$", pattern);
     assert_int_equal(regcomp(&r, anchored, REG_EXTENDED | REG_NOSUB), 0);
     if (regexec(&r, text, 0, NULL, 0) != 0) {
@@ -278,6 +278,74 @@ static void test_a_forced_token_outside_the_grammar_is_an_error(void **state) {
     answer_clear(&a);
 }
 
+/* ---- calls of tools ---- */
+
+#define MARK "｜DSML｜"
+
+static const char tools[] =
+    "[{\"name\":\"weather\",\"parameters\":{\"type\":\"object\",\"properties\":{\"city\":"
+    "{\"type\":\"string\",\"maxLength\":6},\"days\":{\"enum\":[1,2,3]}},\"required\":[\"city\"],"
+    "\"additionalProperties\":false}},{\"name\":\"now\"}]";
+
+/* One call or more, to the end of the text. */
+static void expect_calls(const char *text) {
+    expect_matches(text,
+                   "(<" MARK " invoke name=\"(weather\">\n<" MARK
+                   " parameter name=\"city\" string=\"true\">.{0,24}</" MARK " parameter>\n(<" MARK
+                   " parameter name=\"days\" string=\"false\">[123](\\.0+)?</" MARK
+                   " parameter>\n)?|now\">\n\n)</" MARK " invoke>\n)+</" MARK " calls>");
+}
+
+static void test_calls_follow_the_tools(void **state) {
+    di_engine *e = *state;
+    int ended = 0, called = 0;
+    for (uint64_t seed = 1; seed < 12; seed++) {
+        di_request_params p = constrained(seeded(seed, 200), DI_SCHEMA_TOOLS_REQUIRED, tools);
+        answer a = say(e, p);
+        static const char begin[] = "\n\n<" MARK " calls>\n";
+        assert_memory_equal(a.text, begin, strlen(begin));
+        if (a.reason == DI_FINISH_STOP) {
+            expect_calls(a.text + strlen(begin));
+            ended++;
+        }
+        answer_clear(&a);
+        /* of its own free will; a bias makes it want to */
+        di_bias bias = {id_of(e, MARK), 30};
+        p = constrained(seeded(seed, 200), DI_SCHEMA_TOOLS, tools);
+        p.logit_bias = &bias;
+        p.num_logit_bias = 1;
+        a = say(e, p);
+        char *mark = strstr(a.text, MARK);
+        if (mark) {
+            assert_true(mark > a.text && mark[-1] == '<');
+            assert_memory_equal(mark, MARK " calls>\n", strlen(MARK " calls>\n"));
+            called++;
+            if (a.reason == DI_FINISH_STOP) {
+                expect_calls(mark + strlen(MARK " calls>\n"));
+            }
+        }
+        answer_clear(&a);
+    }
+    print_message("    %d blocks ended, %d free calls\n", ended, called);
+    assert_true(ended > 0);
+}
+
+/* The prompt has opened the block: the answer begins with a call. */
+static void test_a_block_that_the_prompt_has_opened_goes_on(void **state) {
+    di_engine *e = *state;
+    for (uint64_t seed = 1; seed < 6; seed++) {
+        di_schema_type type = seed % 2 ? DI_SCHEMA_TOOLS : DI_SCHEMA_TOOLS_REQUIRED;
+        answer a =
+            answer_of(e, text_prompt("<｜User｜>Hi<｜Assistant｜></think>\n\n<" MARK " calls>\n"),
+                      constrained(seeded(seed, 300), type, tools));
+        assert_memory_equal(a.text, "<" MARK " invoke name=\"", strlen("<" MARK " invoke name=\""));
+        if (a.reason == DI_FINISH_STOP) {
+            expect_calls(a.text);
+        }
+        answer_clear(&a);
+    }
+}
+
 /* ---- drafts ---- */
 
 static di_engine *open_with_drafts(int drafts, int seqs) {
@@ -519,6 +587,8 @@ int main(void) {
         cmocka_unit_test(test_the_grammar_begins_behind_the_trigger),
         cmocka_unit_test(test_behind_the_bound_the_trigger_is_forced),
         cmocka_unit_test(test_a_forced_token_outside_the_grammar_is_an_error),
+        cmocka_unit_test(test_calls_follow_the_tools),
+        cmocka_unit_test(test_a_block_that_the_prompt_has_opened_goes_on),
         cmocka_unit_test(test_drafts_change_no_constrained_answer),
         cmocka_unit_test(test_a_preempted_answer_keeps_its_place_in_the_grammar),
         cmocka_unit_test(test_what_cannot_be_is_told_by_field),
