@@ -30,7 +30,7 @@ struct di_quota_ticket {
     int64_t day_reserved;             /* tokens, of the account's */
     atomic_llong output;              /* generated so far */
     int64_t output_logged;            /* of that, what the journal knows */
-    di_quota_ticket *before, *behind; /* in the list of those under way */
+    di_quota_ticket *before, *behind; /* in the list of those that have reserved */
 };
 
 struct di_quota {
@@ -44,7 +44,7 @@ struct di_quota {
     di_accounts accounts;
     int64_t day; /* never goes back */
     uint64_t next_ticket;
-    di_quota_ticket *open; /* newest first */
+    di_quota_ticket *oldest, *newest; /* of those that have reserved, in order of numbers */
 
     pthread_mutex_t flushing; /* one flush at a time */
     pthread_t thread;
@@ -126,11 +126,11 @@ static bool snapshot(di_quota *q, di_buffer *out, di_error *err) {
             return false;
         }
     }
-    for (const di_quota_ticket *t = q->open; t; t = t->behind) {
+    for (const di_quota_ticket *t = q->oldest; t; t = t->behind) {
         di_quota_record begun = {'A', t->number, day, "", 0, t->input, 0};
         di_quota_record so_far = {'P', t->number, 0, "", 0, 0, t->output_logged};
         memcpy(begun.id, t->account->id, sizeof begun.id);
-        if (t->reserved && t->day == day &&
+        if (t->day == day &&
             !(di_quota_record_line(&begun, out, err) && di_quota_record_line(&so_far, out, err))) {
             return false;
         }
@@ -178,9 +178,9 @@ static bool rewrite(di_quota *q, bool let_go, di_error *err) {
 static bool log_progress(di_quota *q, di_error *err) {
     di_buffer lines = {0};
     bool ok = true;
-    for (di_quota_ticket *t = q->open; ok && t; t = t->behind) {
+    for (di_quota_ticket *t = q->oldest; ok && t; t = t->behind) {
         int64_t output = atomic_load_explicit(&t->output, memory_order_relaxed);
-        if (t->reserved && output != t->output_logged) {
+        if (output != t->output_logged) {
             di_quota_record r = {'P', t->number, 0, "", 0, 0, output};
             ok = di_quota_record_line(&r, &lines, err);
             t->output_logged = output;
@@ -530,21 +530,25 @@ static bool may_enter(di_quota *q, di_quota_account *a, const di_key *key, doubl
 /* ---- the three steps --------------------------------------------------------------------------*/
 
 static void link_ticket(di_quota *q, di_quota_ticket *t) {
-    t->behind = q->open;
-    if (q->open) {
-        q->open->before = t;
+    t->before = q->newest;
+    if (q->newest) {
+        q->newest->behind = t;
+    } else {
+        q->oldest = t;
     }
-    q->open = t;
+    q->newest = t;
 }
 
 static void unlink_ticket(di_quota *q, di_quota_ticket *t) {
     if (t->before) {
         t->before->behind = t->behind;
     } else {
-        q->open = t->behind;
+        q->oldest = t->behind;
     }
     if (t->behind) {
         t->behind->before = t->before;
+    } else {
+        q->newest = t->before;
     }
 }
 
@@ -568,7 +572,6 @@ static bool enter(di_quota *q, di_quota_ticket *t, const di_key *key, di_quota_r
     t->day = day;
     t->limits = key->limits;
     atomic_init(&t->output, 0);
-    link_ticket(q, t);
     return true;
 }
 
@@ -662,6 +665,7 @@ bool di_quota_reserve(di_quota *q, di_quota_ticket *t, int64_t input, int64_t wa
     if (ok) {
         t->number = q->next_ticket++;
         t->reserved = true;
+        link_ticket(q, t);
         t->input = input;
         t->output_ahead = ahead;
         t->day_reserved = di_count_add(input, output);
@@ -711,7 +715,9 @@ void di_quota_leave(di_quota *q, di_quota_ticket *t, int64_t input_tokens, int64
     di_account_turn(t->account, today(q));
     t->account->running--;
     settle(q, t, input_tokens > 0 ? input_tokens : 0, output_tokens > 0 ? output_tokens : 0);
-    unlink_ticket(q, t);
+    if (t->reserved) {
+        unlink_ticket(q, t);
+    }
     pthread_mutex_unlock(&q->lock);
     di_free(t);
 }

@@ -90,8 +90,8 @@ const char *di_quota_reason_name(di_quota_reason reason);
 enum { DI_QUOTA_NUM_REASONS = DI_QUOTA_NO_MEMORY + 1 };
 
 /* A request of `key` begins: a ticket, or NULL with the refusal. Counts one request and one place
- * of concurrency. The key must stay until the ticket is given back. Refused requests cost nothing.
- */
+ * of concurrency. The key is read during the call only; a reload does not touch requests under way.
+ * Refused requests cost nothing. */
 di_quota_ticket *di_quota_enter(di_quota *q, const di_key *key, di_quota_refusal *refusal);
 
 /* The prompt has input_tokens; the answers together may have at most wanted_output (n * max_tokens)

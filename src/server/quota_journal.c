@@ -151,6 +151,18 @@ static bool any_whole_line(const char *text, size_t size, size_t at) {
     return false;
 }
 
+/* Whether a file without a whole first line may be one of which no more was written; a power
+ * failure may leave zeros for the rest. */
+static bool may_begin_journal(const char *text, size_t size) {
+    size_t length = size;
+    while (length > 0 && text[length - 1] == 0) {
+        length--;
+    }
+    size_t most = strlen(first_line);
+    return memcmp(text, first_line, length < most ? length : most) == 0 ||
+           any_whole_line(text, size, 0);
+}
+
 bool di_journal_replay(const char *text, size_t size, const char *name, di_quota_record_fn replay,
                        void *user, size_t *whole, di_error *err) {
     size_t at = 0;
@@ -158,9 +170,7 @@ bool di_journal_replay(const char *text, size_t size, const char *name, di_quota
         const char *newline = memchr(text + at, '\n', size - at), *end;
         size_t length = newline ? (size_t)(newline - text) - at : size - at;
         if (!newline || !sum_fits(text + at, length, &end)) {
-            if (at == 0 && any_whole_line(text, size, 0) == false &&
-                strncmp(text, first_line, size < strlen(first_line) ? size : strlen(first_line)) !=
-                    0) {
+            if (at == 0 && !may_begin_journal(text, size)) {
                 return di_fail(err, DI_ERR_FORMAT, "%s is no journal of quotas", name);
             }
             if (newline && any_whole_line(text, size, at + length + 1)) {
