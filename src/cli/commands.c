@@ -163,6 +163,26 @@ const di_command di_command_table[] = {
         .run = di_command_grammar,
     },
     {
+        .bit = IN_KEY,
+        .name = "key",
+        .arguments = "new ID | list | check",
+        .min_arguments = 1,
+        .max_arguments = 2,
+        .summary = "make, list and check the API keys of a server",
+        .details =
+            "'new ID' draws a key, adds its record with the limits given here to the file (which "
+            "is made if it is not there, readable to its owner alone), and prints the key. That is "
+            "the only time it is seen: the file keeps a salted hash. 'list' prints the records. "
+            "'check' reads the file and names its faults; with --stdin also a key, and says whose "
+            "it is and whether it would be let in.\n"
+            "A running server reads the file again at SIGHUP. To change limits or to take a key "
+            "away, edit its line; docs/serving-operations.md describes the members.",
+        .example = "deepinfer key new alice --api-key-file keys.jsonl --tokens-per-day 1000000",
+        .required = {DI_OPT_API_KEY_FILE},
+        .num_required = 1,
+        .run = di_command_key,
+    },
+    {
         .bit = IN_VERSION,
         .name = "version",
         .arguments = "",

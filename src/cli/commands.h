@@ -35,6 +35,7 @@ int di_command_detokenize(const di_options *o);
 int di_command_recipe(const di_options *o);
 int di_command_inspect(const di_options *o);
 int di_command_grammar(const di_options *o);
+int di_command_key(const di_options *o);
 int di_command_version(const di_options *o);
 int di_command_help(const di_options *o);
 

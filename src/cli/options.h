@@ -24,6 +24,7 @@ enum {
     IN_HELP = 1 << 7,
     IN_REPLAY_CHECK = 1 << 8,
     IN_RECIPE = 1 << 9,
+    IN_KEY = 1 << 11,
     IN_GRAMMAR = 1 << 15,
 
     IN_ANSWER = IN_RUN | IN_GENERATE,

@@ -124,7 +124,7 @@ OPTION(PRESENCE_PENALTY, "presence-penalty", 0, REAL, -2, 2, "0", "X", true, IN_
        "Lower the score of tokens that the answer holds by this; 0 is off.")
 OPTION(FREQUENCY_PENALTY, "frequency-penalty", 0, REAL, -2, 2, "0", "X", true, IN_ANSWER,
        "The same for each time that the answer holds them; 0 is off.")
-OPTION(PRIORITY, "priority", 0, INTEGER, -1000000, 1000000, "0", "N", true, IN_GENERATE,
+OPTION(PRIORITY, "priority", 0, INTEGER, -1000000, 1000000, "0", "N", true, IN_GENERATE | IN_KEY,
        "Of requests that name none; lower ones go first.")
 
 /* files in and out */
@@ -148,6 +148,35 @@ OPTION(STATE, "state", 0, FLAG, 0, 0, "no", "", false, IN_INSPECT,
        "Print what is kept of each sequence: kinds, places and bytes.")
 OPTION(CHECK, "check", 0, FLAG, 0, 0, "no", "", false, IN_INSPECT,
        "Read every byte of the weights and look for NaN and infinities.")
+
+/* key */
+OPTION(API_KEY_FILE, "api-key-file", 0, PATH, 0, 0, "", "FILE", true, IN_KEY,
+       "Keys that requests must come with, as hashes, with their limits.")
+OPTION(CONCURRENCY, "concurrency", 0, INTEGER, 1, 1000000, "no limit", "N", false, IN_KEY,
+       "Requests of the key under way at once.")
+OPTION(REQUESTS_PER_MINUTE, "requests-per-minute", 0, INTEGER, 1, 1000000000, "no limit", "N",
+       false, IN_KEY, "Requests of the key in a minute.")
+OPTION(INPUT_TOKENS_PER_MINUTE, "input-tokens-per-minute", 0, INTEGER, 1, 1000000000, "no limit",
+       "N", false, IN_KEY, "Prompt tokens of the key in a minute.")
+OPTION(OUTPUT_TOKENS_PER_MINUTE, "output-tokens-per-minute", 0, INTEGER, 1, 1000000000, "no limit",
+       "N", false, IN_KEY, "Tokens generated for the key in a minute.")
+OPTION(REQUESTS_PER_DAY, "requests-per-day", 0, INTEGER, 1, 9007199254740992, "no limit", "N",
+       false, IN_KEY, "Requests of the key in a day (UTC).")
+OPTION(TOKENS_PER_DAY, "tokens-per-day", 0, INTEGER, 1, 9007199254740992, "no limit", "N", false,
+       IN_KEY, "Tokens of the key in a day (UTC), prompts and answers together.")
+OPTION(MODELS, "models", 0, TEXT, 0, 0, "all", "NAME,...", false, IN_KEY,
+       "Models that the key may name, separated by commas.")
+OPTION(
+    CACHE, "cache", 0, CHOICE, 0, 0, "own", "own|shared", false, IN_KEY,
+    "Whether prefixes of its prompts are used again for the key's own requests only, or for those "
+    "of all keys that are 'shared'; then the time of an answer can tell what others have asked.")
+OPTION(ADMIN, "admin", 0, FLAG, 0, 0, "no", "", false, IN_KEY,
+       "The key may read what concerns all: /metrics.")
+OPTION(EXPIRES, "expires", 0, TEXT, 0, 0, "never", "DATE", false, IN_KEY,
+       "When the key ends: 2027-01-31, or 2027-01-31T12:00:00Z.")
+OPTION(NOTE, "note", 0, TEXT, 0, 0, "", "TEXT", false, IN_KEY, "A remark in the file.")
+OPTION(KEY_STDIN, "stdin", 0, FLAG, 0, 0, "no", "", false, IN_KEY,
+       "check: read a whole key from standard input and tell whether it would be let in.")
 
 /* grammar */
 OPTION(TYPE, "type", 0, CHOICE, 0, 0, "", "json_schema|regex|ebnf|tools", false, IN_GRAMMAR,
