@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "base/version.h"
+#include "engine/chat_tokens.h"
 #include "engine/internal.h"
 #include "engine/request.h"
 
@@ -285,6 +286,10 @@ void di_engine_get_info(const di_engine *e, di_engine_info *info) {
     };
     size_t bytes = info->struct_bytes;
     memcpy(info, &ours, bytes < sizeof ours ? bytes : sizeof ours);
+}
+
+const di_chat_tokens *di_engine_chat_tokens(const di_engine *e) {
+    return e->parts.tokenizer ? &e->parts.chat : NULL;
 }
 
 void di_engine_get_stats(di_engine *e, di_engine_stats *stats) {

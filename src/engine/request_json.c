@@ -503,6 +503,12 @@ bool di_json_request_read(di_json_request *request, json_t *object, const char *
            read_params(request, where, err);
 }
 
+bool di_json_params_read(di_json_request *request, json_t *object, const char *where,
+                         di_error *err) {
+    request->object = json_incref(object);
+    return check_names(object, where, err) && read_params(request, where, err);
+}
+
 void di_json_request_clear(di_json_request *request) {
     for (int i = 0; i < request->num_lists; i++) {
         di_free(request->lists[i]);

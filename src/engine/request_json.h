@@ -28,6 +28,10 @@ typedef struct di_json_request {
 bool di_json_request_read(di_json_request *request, json_t *object, const char *where,
                           di_error *err);
 
+/* The same for an object that holds parameters only. */
+bool di_json_params_read(di_json_request *request, json_t *object, const char *where,
+                         di_error *err);
+
 void di_json_request_clear(di_json_request *request);
 
 #endif

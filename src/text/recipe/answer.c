@@ -472,3 +472,30 @@ bool di_answer_response(const di_answer *a, di_buffer *out, di_error *err) {
     a->voice->response(a, &w);
     return !w.failed;
 }
+
+void di_answer_get_status(const di_answer *a, di_answer_status *status) {
+    *status = (di_answer_status){
+        .completion_tokens = a->completion_tokens,
+        .reasoning_tokens = a->reasoning_tokens,
+        .calls = a->num_calls,
+        .stopped = a->ending != DI_ENDING_NONE && a->ending != DI_ENDING_LENGTH,
+        .length = a->ending == DI_ENDING_LENGTH,
+    };
+}
+
+bool di_answer_error(di_answer *a, const char *message, di_buffer *out, di_error *err) {
+    di_writer w = di_writer_to(out, DI_JSON_COMPACT, err);
+    di_write_open(&w, '{');
+    di_write_key(&w, "type");
+    di_write_text(&w, "error");
+    di_write_key(&w, "code");
+    di_write_text(&w, "server_error");
+    di_write_key(&w, "message");
+    di_write_text(&w, message);
+    di_write_key(&w, "param");
+    di_write_null(&w);
+    di_write_key(&w, "sequence_number");
+    di_write_uint(&w, a->sequence++);
+    di_write_close(&w, '}');
+    return !w.failed;
+}

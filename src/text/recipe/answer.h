@@ -20,6 +20,8 @@ typedef struct di_answer_setup {
     const di_tokenizer *tok;
     di_str id, model;
     uint64_t created;  /* seconds since 1970; also when it was completed */
+    uint32_t index;    /* chat: which of the request's n answers it is */
+    bool usage_apart;  /* chat: the last chunk has no usage; di_answers_usage has it */
     di_event_fn event; /* may be NULL */
     di_call_id_fn call_id;
     void *context; /* of both */
@@ -70,5 +72,22 @@ bool di_answer_finished(const di_answer *a);
 
 /* Appends the whole response as far as it has come. */
 bool di_answer_response(const di_answer *a, di_buffer *out, di_error *err);
+
+/* Chat, the n answers of one request: the response that holds all; and the chunk behind all others,
+ * which has no choice in it but the usage of all. Prompts count once. */
+bool di_answers_response(const di_answer *const *answers, size_t n, di_buffer *out, di_error *err);
+bool di_answers_usage(const di_answer *const *answers, size_t n, di_buffer *out, di_error *err);
+
+/* Responses: the event that tells of an error in mid-stream. */
+bool di_answer_error(di_answer *a, const char *message, di_buffer *out, di_error *err);
+
+/* How an answer stands, for counters. */
+typedef struct di_answer_status {
+    uint64_t completion_tokens, reasoning_tokens;
+    size_t calls;
+    bool stopped, length; /* it has finished so */
+} di_answer_status;
+
+void di_answer_get_status(const di_answer *a, di_answer_status *status);
 
 #endif

@@ -31,20 +31,27 @@ static di_writer begin_chunk(di_answer *a, di_error *err) {
     di_write_open(&w, '[');
     di_write_open(&w, '{');
     di_write_key(&w, "index");
-    di_write_uint(&w, 0);
+    di_write_uint(&w, a->s.index);
     di_write_key(&w, "delta");
     di_write_open(&w, '{');
     return w;
 }
 
-static void write_usage(const di_answer *a, di_writer *w) {
+/* Of n answers to one prompt. */
+static void write_usage_of(const di_answer *const *answers, size_t n, di_writer *w) {
+    const di_answer *a = answers[0];
+    uint64_t completion = 0, reasoning = 0;
+    for (size_t i = 0; i < n; i++) {
+        completion += answers[i]->completion_tokens;
+        reasoning += answers[i]->reasoning_tokens;
+    }
     di_write_open(w, '{');
     di_write_key(w, "prompt_tokens");
     di_write_uint(w, a->prompt_tokens);
     di_write_key(w, "completion_tokens");
-    di_write_uint(w, a->completion_tokens);
+    di_write_uint(w, completion);
     di_write_key(w, "total_tokens");
-    di_write_uint(w, a->prompt_tokens + a->completion_tokens);
+    di_write_uint(w, a->prompt_tokens + completion);
     di_write_key(w, "prompt_tokens_details");
     di_write_open(w, '{');
     di_write_key(w, "cached_tokens");
@@ -54,7 +61,7 @@ static void write_usage(const di_answer *a, di_writer *w) {
         di_write_key(w, "completion_tokens_details");
         di_write_open(w, '{');
         di_write_key(w, "reasoning_tokens");
-        di_write_uint(w, a->reasoning_tokens);
+        di_write_uint(w, reasoning);
         di_write_close(w, '}');
     }
     di_write_key(w, "prompt_cache_hit_tokens");
@@ -62,6 +69,10 @@ static void write_usage(const di_answer *a, di_writer *w) {
     di_write_key(w, "prompt_cache_miss_tokens");
     di_write_uint(w, a->prompt_tokens - a->cached_tokens);
     di_write_close(w, '}');
+}
+
+static void write_usage(const di_answer *a, di_writer *w) {
+    write_usage_of(&a, 1, w);
 }
 
 static const char *finish_reason(const di_answer *a) {
@@ -96,7 +107,7 @@ static bool end_chunk(di_answer *a, di_writer *w, const char *list, di_str logpr
     di_write_close(w, '}');
     di_write_close(w, ']');
     const di_request *r = a->s.request;
-    if (a->ending != DI_ENDING_NONE) {
+    if (a->ending != DI_ENDING_NONE && !a->s.usage_apart) {
         di_write_key(w, "usage");
         write_usage(a, w);
     } else if (!r->stream || r->include_usage) {
@@ -237,25 +248,56 @@ static void write_all_logprobs(const di_answer *a, di_writer *w) {
     di_write_close(w, '}');
 }
 
-static void chat_response(const di_answer *a, di_writer *w) {
-    write_head(a, w, "chat.completion");
-    di_write_key(w, "choices");
-    di_write_open(w, '[');
+static void write_choice(const di_answer *a, di_writer *w) {
     di_write_open(w, '{');
     di_write_key(w, "index");
-    di_write_uint(w, 0);
+    di_write_uint(w, a->s.index);
     di_write_key(w, "message");
     write_message(a, w);
     write_all_logprobs(a, w);
     write_finish_reason(a, w);
     di_write_close(w, '}');
-    di_write_close(w, ']');
-    if (a->ending != DI_ENDING_NONE) {
-        di_write_key(w, "usage");
-        write_usage(a, w);
+}
+
+static void write_response(const di_answer *const *answers, size_t n, di_writer *w) {
+    bool ended = true;
+    write_head(answers[0], w, "chat.completion");
+    di_write_key(w, "choices");
+    di_write_open(w, '[');
+    for (size_t i = 0; i < n; i++) {
+        write_choice(answers[i], w);
+        ended = ended && answers[i]->ending != DI_ENDING_NONE;
     }
-    write_fingerprint(a, w);
+    di_write_close(w, ']');
+    if (ended) {
+        di_write_key(w, "usage");
+        write_usage_of(answers, n, w);
+    }
+    write_fingerprint(answers[0], w);
     di_write_close(w, '}');
+}
+
+static void chat_response(const di_answer *a, di_writer *w) {
+    write_response(&a, 1, w);
+}
+
+bool di_answers_response(const di_answer *const *answers, size_t n, di_buffer *out, di_error *err) {
+    di_writer w = di_writer_to(out, DI_JSON_COMPACT, err);
+    write_response(answers, n, &w);
+    return !w.failed;
+}
+
+bool di_answers_usage(const di_answer *const *answers, size_t n, di_buffer *out, di_error *err) {
+    di_writer w = di_writer_to(out, DI_JSON_COMPACT, err);
+    write_head(answers[0], &w, "chat.completion.chunk");
+    write_fingerprint(answers[0], &w);
+    di_write_key(&w, "choices");
+    di_write_open(&w, '[');
+    di_write_close(&w, ']');
+    di_write_key(&w, "usage");
+    write_usage_of(answers, n, &w);
+    di_write_close(&w, '}');
+    return !w.failed;
 }
 
 const di_protocol_voice di_chat_voice = {

@@ -1,0 +1,89 @@
+/* One HTTP request and what becomes of it, without sockets: http.c hands in header and body, and
+ * takes out a reply or a generation. */
+#ifndef DI_SERVER_EXCHANGE_H
+#define DI_SERVER_EXCHANGE_H
+
+#include "server/generation.h"
+#include "server/metrics.h"
+#include "server/reply.h"
+
+typedef struct di_exchange di_exchange;
+
+enum {
+    DI_ROUTE_KEY = 1 << 0,    /* a key is needed */
+    DI_ROUTE_ADMIN = 1 << 1,  /* of an administrator */
+    DI_ROUTE_QUOTA = 1 << 2,  /* counts as a request of the key */
+    DI_ROUTE_ENGINE = 1 << 3, /* not while the server drains */
+};
+
+typedef struct di_route {
+    const char *method;
+    const char *path; /* a '*' at the end: whatever follows */
+    di_endpoint endpoint;
+    di_shape shape;
+    unsigned flags;
+    /* Sets x->reply or x->generation. The body is whole. */
+    void (*run)(di_exchange *x);
+} di_route;
+
+struct di_exchange {
+    struct di_server *server;
+    const di_route *route; /* NULL: nothing is there */
+    di_shape shape;
+    char request_id[DI_REQUEST_ID_BYTES], traceparent[64];
+    char method[12], path[256]; /* cut, for the log */
+    const char *rest;           /* of the path, where the route has a '*' */
+    double arrived;
+    di_tenant tenant;
+    char key_id[DI_KEY_ID_BYTES + 1];
+    di_str model; /* as asked for, for the log: in `model_text` */
+    char model_text[128];
+    di_buffer body;
+    di_reply reply;
+    di_generation *generation; /* held */
+    /* of an error that is about to be told: what di_error does not say; 0 and NULL: the usual */
+    int status;
+    const char *code;
+    int64_t retry_after;
+    /* reads a header of the request, any case; NULL: it has none */
+    const char *(*header)(void *context, const char *name);
+    void *context;
+};
+
+/* The header is there. False: x->reply is the answer and the body is not wanted. `method` and `path`
+ * are cut for the log but matched in full. */
+bool di_exchange_begin(di_exchange *x, struct di_server *s, const char *method, const char *path);
+
+/* Adds to the body; false: above the limit, x->reply is the answer. */
+bool di_exchange_body(di_exchange *x, const char *data, size_t size);
+
+/* The body is whole: afterwards there is a reply or a generation. */
+void di_exchange_run(di_exchange *x);
+
+void di_exchange_free(di_exchange *x);
+
+/* Ends it with an error; `param` may be NULL. Fields of errors that name one at their beginning
+ * become `param`. */
+void di_exchange_fail(di_exchange *x, const di_error *err);
+void di_exchange_error(di_exchange *x, int status, const char *code, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* A response that was taken from a generation which is over: whole or an error. */
+void di_exchange_finish(di_exchange *x);
+
+/* ---- handlers (api_*.c) ---- */
+void di_api_chat(di_exchange *x);
+void di_api_messages(di_exchange *x);
+void di_api_responses(di_exchange *x);
+void di_api_count_tokens(di_exchange *x);
+void di_api_completions(di_exchange *x);
+void di_api_models(di_exchange *x);
+void di_api_model(di_exchange *x);
+void di_api_tokenize(di_exchange *x);
+void di_api_detokenize(di_exchange *x);
+void di_api_health(di_exchange *x);
+void di_api_ready(di_exchange *x);
+void di_api_version(di_exchange *x);
+void di_api_metrics(di_exchange *x);
+
+#endif
