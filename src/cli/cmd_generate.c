@@ -193,7 +193,7 @@ static bool run_job(job *j, const di_options *o, FILE *in, const char *in_name, 
     j->failed = j->out.failed;
     j->answered = j->skip - j->failed;
     int sequences = di_cli_max_num_seqs(o);
-    j->engine = di_cli_open_engine(o, sequences, err);
+    j->engine = di_cli_open_engine(o, sequences, 0, err);
     bool ok = j->engine && di_flight_create(&j->flight, 2 * sequences, err);
     if (ok) {
         di_cli_params(o, j->engine, &j->defaults);

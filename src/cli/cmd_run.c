@@ -83,7 +83,7 @@ int di_command_run(const di_options *o) {
     di_engine *engine = NULL;
     int status;
     if ((!chat && !get_question(o, &question, &err)) ||
-        !(engine = di_cli_open_engine(o, 1, &err))) {
+        !(engine = di_cli_open_engine(o, 1, 0, &err))) {
         status = di_cli_fail(&err);
     } else {
         status = run(o, engine, effort, chat ? NULL : &question);

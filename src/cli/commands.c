@@ -61,6 +61,31 @@ const di_command di_command_table[] = {
         .run = di_command_generate,
     },
     {
+        .bit = IN_SERVE,
+        .name = "serve",
+        .arguments = "",
+        .summary = "serve the model over HTTP",
+        .details =
+            "Answers OpenAI's /v1/chat/completions, /v1/completions and /v1/responses and "
+            "Anthropic's /v1/messages, streamed or whole, for clients made for those; "
+            "/v1/models, /tokenize, /detokenize, /health, /metrics and /version beside them. "
+            "docs/serving.md has examples of all.\n"
+            "It listens on the loopback unless --host says otherwise. Then it needs keys: "
+            "--api-key-file; docs/serving.md shows how to make one. A proxy in front of it brings "
+            "TLS.\n"
+            "SIGTERM and Ctrl-C let answers under way end, refuse new ones, and then end the "
+            "program; a second one cuts them off. SIGHUP reads the keys again and reopens the "
+            "access log.\n"
+            "Try it:\n"
+            "curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' "
+            "-d '{\"model\": \"DeepSeek-V4.1-Flash\", \"messages\": [{\"role\": \"user\", "
+            "\"content\": \"Who wrote Dracula?\"}], \"thinking\": {\"type\": \"disabled\"}}'",
+        .example = "deepinfer serve -m models/demo --port 8000",
+        .required = {DI_OPT_MODEL},
+        .num_required = 1,
+        .run = di_command_serve,
+    },
+    {
         .bit = IN_LOGITS,
         .name = "logits",
         .arguments = "",

@@ -28,6 +28,7 @@ const char *di_command_suggest(const char *name);
 
 int di_command_run(const di_options *o);
 int di_command_generate(const di_options *o);
+int di_command_serve(const di_options *o);
 int di_command_logits(const di_options *o);
 int di_command_replay_check(const di_options *o);
 int di_command_tokenize(const di_options *o);

@@ -31,7 +31,7 @@ static di_spec_mode spec_mode(const di_options *o) {
                                         : DI_SPEC_PRICED;
 }
 
-static void set_engine_options(const di_options *o, di_engine_options *options) {
+static void set_engine_options(const di_options *o, int max_queue, di_engine_options *options) {
     const di_option_value *v = o->values;
     options->model = v[DI_OPT_MODEL].text;
     options->backend = di_options_text(o, DI_OPT_BACKEND, NULL);
@@ -55,6 +55,7 @@ static void set_engine_options(const di_options *o, di_engine_options *options) 
     options->cost_cache = di_options_text(o, DI_OPT_COST_CACHE, NULL);
     options->cost_cache_seconds = (int)di_options_integer(o, DI_OPT_COST_CACHE_TTL, 0);
     options->confidence_temperatures = di_options_text(o, DI_OPT_CONFIDENCE_TEMPERATURE, NULL);
+    options->max_queue = (int)di_options_integer(o, DI_OPT_MAX_QUEUE, max_queue);
     options->trace_file = di_options_text(o, DI_OPT_TRACE, NULL);
 }
 
@@ -62,12 +63,12 @@ int di_cli_replay_keep(const di_options *o) {
     return (int)di_options_integer(o, DI_OPT_REPLAY_KEEP_TOKENS, DEFAULT_REPLAY_KEEP);
 }
 
-di_engine *di_cli_open_engine(const di_options *o, int max_num_seqs, di_error *err) {
+di_engine *di_cli_open_engine(const di_options *o, int max_num_seqs, int max_queue, di_error *err) {
     di_progress progress;
     di_progress_begin(&progress, "loading", o->values[DI_OPT_QUIET].flag);
     di_engine_options options;
     di_engine_options_init(&options, sizeof options);
-    set_engine_options(o, &options);
+    set_engine_options(o, max_queue, &options);
     options.max_num_seqs = max_num_seqs;
     options.progress = on_progress;
     options.user = &progress;

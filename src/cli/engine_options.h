@@ -6,9 +6,10 @@
 #include "deepinfer/deepinfer.h"
 #include "engine/parts.h"
 
-/* Opens the engine that the options describe, for so many sequences at once, with a progress bar.
+/* Opens the engine that the options describe, for so many sequences at once and so
+ * many requests under way (0 = any, if --max-queue does not say), with a progress bar.
  * Ctrl-C is only noted from then on. */
-di_engine *di_cli_open_engine(const di_options *o, int max_num_seqs, di_error *err);
+di_engine *di_cli_open_engine(const di_options *o, int max_num_seqs, int max_queue, di_error *err);
 
 /* --max-num-seqs */
 int di_cli_max_num_seqs(const di_options *o);

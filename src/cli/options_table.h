@@ -34,59 +34,58 @@ OPTION(MAX_MODEL_LEN, "max-model-len", 0, INTEGER, 0, 2147483647, "0", "N", true
        "Longest context in tokens, prompt and answer together; 0 is what the model allows, and "
        "more than that is refused.")
 OPTION(MAX_NUM_BATCHED_TOKENS, "max-num-batched-tokens", 0, INTEGER, 1, 65536, "512", "N", true,
-       IN_ANSWER,
+       IN_STEPS,
        "Tokens computed in one step. More is faster up to a point and takes more memory; the "
        "results do not depend on it.")
-OPTION(MAX_NUM_SEQS, "max-num-seqs", 0, INTEGER, 1, 4096, "64", "N", true, IN_GENERATE,
+OPTION(MAX_NUM_SEQS, "max-num-seqs", 0, INTEGER, 1, 4096, "64", "N", true, IN_MANY,
        "Answers computed at once. The results do not depend on it.")
 OPTION(MAX_MIXED_PREFILL_TOKENS, "max-mixed-prefill-tokens", 0, INTEGER, 0, 65536, "0", "N", true,
-       IN_GENERATE,
+       IN_MANY,
        "Prompt tokens in a step in which answers go on: fewer make answers flow more evenly, more "
        "read prompts sooner; 0 is 256.")
-OPTION(KV_MEMORY, "kv-memory", 0, BYTES, 0, 0, "a quarter of what is free", "BYTES", true,
-       IN_ANSWER, "Memory for the state of sequences, a number such as 4G or 50% of what is free.")
-OPTION(HOST_MEMORY, "host-memory", 0, BYTES, 0, 0, "0", "BYTES", true, IN_GENERATE,
+OPTION(KV_MEMORY, "kv-memory", 0, BYTES, 0, 0, "a quarter of what is free", "BYTES", true, IN_STEPS,
+       "Memory for the state of sequences, a number such as 4G or 50% of what is free.")
+OPTION(HOST_MEMORY, "host-memory", 0, BYTES, 0, 0, "0", "BYTES", true, IN_MANY,
        "Memory for the state of answers that had to give way to others; 0 computes it again.")
-OPTION(PREFIX_CACHE, "prefix-cache", 0, FLAG, 0, 0, "yes", "", true, IN_ANSWER,
+OPTION(PREFIX_CACHE, "prefix-cache", 0, FLAG, 0, 0, "yes", "", true, IN_STEPS,
        "Use what was computed for the beginning of an earlier prompt again. The results do not "
        "depend on it.")
-OPTION(SYNC, "sync", 0, FLAG, 0, 0, "no", "", true, IN_ANSWER,
+OPTION(SYNC, "sync", 0, FLAG, 0, 0, "no", "", true, IN_STEPS,
        "Plan a step only when the one before has been read, for finding faults. The results do not "
        "depend on it.")
-OPTION(BATCH_INVARIANT, "batch-invariant", 0, FLAG, 0, 0, "yes", "", true, IN_ANSWER,
+OPTION(BATCH_INVARIANT, "batch-invariant", 0, FLAG, 0, 0, "yes", "", true, IN_STEPS,
        "Answers do not depend on what else runs. On the CPU that is always so, whatever stands "
        "here.")
-OPTION(REPLAY_MODE, "replay-mode", 0, CHOICE, 0, 0, "off", "off|mask|compact", true, IN_ANSWER,
+OPTION(REPLAY_MODE, "replay-mode", 0, CHOICE, 0, 0, "off", "off|mask|compact", true, IN_STEPS,
        "Bounded replay: of long prompts the second half of the model reads the end only. 'compact' "
        "saves up to half of the work, 'mask' computes the same by brute force; answers differ "
        "slightly from those of 'off'.")
 OPTION(REPLAY_KEEP_TOKENS, "replay-keep-tokens", 0, INTEGER, 1, 2147483647, "140", "N", true,
-       IN_ANSWER | IN_REPLAY_CHECK,
+       IN_STEPS | IN_REPLAY_CHECK,
        "With --replay-mode: tokens at the end of a prompt that the whole model reads; at least the "
        "model's window and 6.")
-OPTION(NUM_DRAFTS, "num-drafts", 0, INTEGER, 0, 16, "5, or what the model has", "K", true,
-       IN_ANSWER,
+OPTION(NUM_DRAFTS, "num-drafts", 0, INTEGER, 0, 16, "5, or what the model has", "K", true, IN_STEPS,
        "Tokens that the draft model proposes and a step verifies at once; 0 is off. With "
        "--seed or at temperature 0 the answers are the same, in fewer steps. Without a draft model "
        "(mtp.* tensors) there are none, and asking for some is an error.")
 ENV_NAME("DEEPINFER_USE_NEXTN_DECODE", NUM_DRAFTS)
-OPTION(SPEC_MODE, "spec-mode", 0, CHOICE, 0, 0, "priced", "off|fixed|priced", true, IN_ANSWER,
+OPTION(SPEC_MODE, "spec-mode", 0, CHOICE, 0, 0, "priced", "off|fixed|priced", true, IN_STEPS,
        "How many drafts a step verifies: 'priced' as many as pay, by what they are likely to be "
        "accepted and what steps are measured to cost; 'fixed' all.")
-OPTION(COST_CACHE, "cost-cache", 0, PATH, 0, 0, "", "DIR", true, IN_ANSWER,
+OPTION(COST_CACHE, "cost-cache", 0, PATH, 0, 0, "", "DIR", true, IN_STEPS,
        "Folder in which measured costs of steps are kept for --spec-mode priced, so that they need "
        "not be measured at each start.")
 ENV_NAME("DEEPINFER_DECODE_PERF_CACHE_DIR", COST_CACHE)
 OPTION(COST_CACHE_TTL, "cost-cache-ttl", 0, INTEGER, 1, 2147483647, "3600", "SECONDS", true,
-       IN_ANSWER, "How long costs in --cost-cache are good for.")
+       IN_STEPS, "How long costs in --cost-cache are good for.")
 ENV_NAME("DEEPINFER_DECODE_PERF_CACHE_TTL_SEC", COST_CACHE_TTL)
 OPTION(CONFIDENCE_TEMPERATURE, "confidence-temperature", 0, TEXT, 0, 0,
-       "what `deepinfer calibrate` left in the model's folder, else 1", "T[,T...]", true, IN_ANSWER,
+       "what `deepinfer calibrate` left in the model's folder, else 1", "T[,T...]", true, IN_STEPS,
        "Temperature of the confidence in drafts: one number, or one for each draft.")
 ENV_NAME("DEEPINFER_DFLASH_CONFIDENCE_HEAD_TEMPERATURE", CONFIDENCE_TEMPERATURE)
-OPTION(MAX_LOGPROBS, "max-logprobs", 0, INTEGER, 0, 1000, "20", "N", true, IN_GENERATE,
+OPTION(MAX_LOGPROBS, "max-logprobs", 0, INTEGER, 0, 1000, "20", "N", true, IN_MANY,
        "Most log-probabilities beside each token that a request may ask for.")
-OPTION(TRACE, "trace", 0, PATH, 0, 0, "", "FILE", true, IN_ANSWER,
+OPTION(TRACE, "trace", 0, PATH, 0, 0, "", "FILE", true, IN_STEPS,
        "Write what each step did and when to a Chrome trace (chrome://tracing, Perfetto).")
 
 /* run: the conversation */
@@ -150,8 +149,8 @@ OPTION(CHECK, "check", 0, FLAG, 0, 0, "no", "", false, IN_INSPECT,
        "Read every byte of the weights and look for NaN and infinities.")
 
 /* key */
-OPTION(API_KEY_FILE, "api-key-file", 0, PATH, 0, 0, "", "FILE", true, IN_KEY,
-       "Keys that requests must come with, as hashes, with their limits.")
+OPTION(API_KEY_FILE, "api-key-file", 0, PATH, 0, 0, "", "FILE", true, IN_KEY | IN_SERVE,
+       "Keys that requests must come with, as hashes, with their limits. SIGHUP reads it again.")
 OPTION(CONCURRENCY, "concurrency", 0, INTEGER, 1, 1000000, "no limit", "N", false, IN_KEY,
        "Requests of the key under way at once.")
 OPTION(REQUESTS_PER_MINUTE, "requests-per-minute", 0, INTEGER, 1, 1000000000, "no limit", "N",
@@ -178,6 +177,48 @@ OPTION(NOTE, "note", 0, TEXT, 0, 0, "", "TEXT", false, IN_KEY, "A remark in the 
 OPTION(KEY_STDIN, "stdin", 0, FLAG, 0, 0, "no", "", false, IN_KEY,
        "check: read a whole key from standard input and tell whether it would be let in.")
 
+/* serve */
+OPTION(HOST, "host", 0, TEXT, 0, 0, "127.0.0.1", "ADDRESS", true, IN_SERVE,
+       "Where to listen. Elsewhere than on the loopback it needs --api-key-file, or "
+       "--insecure-no-auth.")
+OPTION(PORT, "port", 0, INTEGER, 0, 65535, "8000", "N", true, IN_SERVE,
+       "The port to listen at; 0 takes one that is free and prints it.")
+OPTION(SERVED_MODEL_NAME, "served-model-name", 0, TEXT, 0, 0, "DeepSeek-V4.1-Flash", "NAME,...",
+       true, IN_SERVE,
+       "Names by which requests may call the model, separated by commas; the first is the one that "
+       "is told.")
+OPTION(QUOTA_JOURNAL, "quota-journal", 0, PATH, 0, 0, "", "FILE", true, IN_SERVE,
+       "Where the quotas of a day are counted, so that they outlive the process.")
+OPTION(INSECURE_NO_AUTH, "insecure-no-auth", 0, FLAG, 0, 0, "no", "", true, IN_SERVE,
+       "Let everybody who reaches the address use the server, without keys.")
+OPTION(MAX_QUEUE, "max-queue", 0, INTEGER, 0, 1000000, "1024", "N", true, IN_SERVE,
+       "Requests under way at once, waiting ones included; more get 503. 0 is no limit.")
+OPTION(MAX_CONNECTIONS, "max-connections", 0, INTEGER, 1, 1000000, "4096", "N", true, IN_SERVE,
+       "Connections open at once.")
+OPTION(MAX_BODY, "max-body", 0, BYTES, 0, 0, "32M", "BYTES", true, IN_SERVE,
+       "Longest body of a request.")
+OPTION(MAX_HEADER, "max-header", 0, BYTES, 0, 0, "32K", "BYTES", true, IN_SERVE,
+       "Longest header of a request; also the memory that a connection takes.")
+OPTION(MAX_STREAM, "max-stream", 0, BYTES, 0, 0, "1M", "BYTES", true, IN_SERVE,
+       "Most of an answer that may wait for a client that reads slowly; then it is cut off.")
+OPTION(HTTP_THREADS, "http-threads", 0, INTEGER, 1, 64, "1", "N", true, IN_SERVE,
+       "Threads that read requests and write answers.")
+OPTION(HEADER_TIMEOUT, "header-timeout", 0, REAL, 0, 86400, "10", "SECONDS", true, IN_SERVE,
+       "For a request's header to come in whole; 0 is for ever.")
+OPTION(BODY_TIMEOUT, "body-timeout", 0, REAL, 0, 86400, "60", "SECONDS", true, IN_SERVE,
+       "For its body; 0 is for ever.")
+OPTION(IDLE_TIMEOUT, "idle-timeout", 0, REAL, 0, 86400, "75", "SECONDS", true, IN_SERVE,
+       "For a connection on which nothing moves; 0 is for ever.")
+OPTION(SSE_KEEPALIVE, "sse-keepalive", 0, REAL, 0, 86400, "15", "SECONDS", true, IN_SERVE,
+       "Without an event in a stream, a comment is sent; 0 is never.")
+OPTION(DRAIN_TIMEOUT, "drain-timeout", 0, REAL, 0, 86400, "300", "SECONDS", true, IN_SERVE,
+       "After SIGTERM, for answers under way to end by themselves; then they are cut off.")
+OPTION(THINKING_DEFAULT, "thinking-default", 0, FLAG, 0, 0, "yes", "", true, IN_SERVE,
+       "Think where a request does not say.")
+OPTION(ACCESS_LOG, "access-log", 0, PATH, 0, 0, "-", "FILE", true, IN_SERVE,
+       "A JSON object a line for each request, without prompts; - is standard output, "
+       "'none' is none. SIGHUP opens it again.")
+
 /* grammar */
 OPTION(TYPE, "type", 0, CHOICE, 0, 0, "", "json_schema|regex|ebnf|tools", false, IN_GRAMMAR,
        "What the schemas are.")
@@ -195,7 +236,7 @@ OPTION(BENCH, "bench", 0, FLAG, 0, 0, "no", "", false, IN_GRAMMAR,
        "Print a last line with the times of all compilations and masks.")
 
 /* what is shown */
-OPTION(QUIET, "quiet", 'q', FLAG, 0, 0, "no", "", true, IN_ANSWER | IN_LOGITS | IN_REPLAY_CHECK,
+OPTION(QUIET, "quiet", 'q', FLAG, 0, 0, "no", "", true, IN_STEPS | IN_LOGITS | IN_REPLAY_CHECK,
        "No progress bars and no statistics on standard error.")
 OPTION(STATS, "stats", 0, FLAG, 0, 0, "no", "", true, IN_GENERATE,
        "Show each second what the engine's steps do, and a summary at the end, on standard error.")

@@ -325,7 +325,8 @@ static bool take_token(di_engine *e, di_choice *c, const di_row_token *r) {
     job->prompt_logits = false; /* all are there, and from now on the reader's to read */
     bool ends = ends_at(c, r->id);
     take_text(e, c, r->id, ends);
-    di_choice_add_token(c, r, &c->text);
+    bool full = job->num_tokens >= job->max_len;
+    di_choice_add_token(c, r, &c->text, ends || full || c->failed || c->stop.match >= 0);
     if (ends) {
         c->stop_token = r->id;
     }
@@ -333,7 +334,7 @@ static bool take_token(di_engine *e, di_choice *c, const di_row_token *r) {
         end_choice(e, c, DI_FINISH_STOP, NULL);
         return false;
     }
-    if (c->failed || job->num_tokens >= job->max_len) {
+    if (c->failed || full) {
         end_choice(e, c, DI_FINISH_LENGTH, NULL);
         return false;
     }

@@ -92,7 +92,7 @@ static bool store_token(di_choice *c, const di_row_token *r) {
     return true;
 }
 
-void di_choice_add_token(di_choice *c, const di_row_token *r, const di_buffer *text) {
+void di_choice_add_token(di_choice *c, const di_row_token *r, const di_buffer *text, bool last) {
     di_queue *q = c->request->queue;
     pthread_mutex_lock(&q->lock);
     if (q->closed || store_token(c, r)) {
@@ -103,7 +103,10 @@ void di_choice_add_token(di_choice *c, const di_row_token *r, const di_buffer *t
     } else {
         c->failed = true;
     }
-    make_ready(c);
+    c->outbox.held = last && c->outbox.tokens.count > 0;
+    if (!last) {
+        make_ready(c);
+    }
     pthread_mutex_unlock(&q->lock);
 }
 
@@ -147,10 +150,15 @@ static size_t count_tops(const di_scored *list, size_t n) {
     return tops;
 }
 
+/* The token with which an answer ends is told together with its end. */
+static size_t num_held(const di_choice *c) {
+    return c->outbox.held && !c->outbox.last;
+}
+
 /* Prompt log-probabilities come with the first tokens of answer 0. */
 static bool tells_prompt(const di_choice *c) {
     return c->request->prompt_scores && c->index == 0 && !c->outbox.prompt_told &&
-           c->completion_tokens > 0;
+           c->completion_tokens > (int64_t)num_held(c);
 }
 
 /* The text that ended the answer, or NULL. */
@@ -172,7 +180,7 @@ static void fill_numbers(di_output *o, const di_choice *c) {
     o->prompt_done = c->prompt_done;
     o->prompt_tokens = (int64_t)r->prompt.count;
     o->cached_tokens = c->cached_tokens;
-    o->completion_tokens = c->completion_tokens;
+    o->completion_tokens = c->completion_tokens - (int64_t)num_held(c);
     o->seed = c->sampler.seed;
     o->queue_seconds = begun - r->submitted;
     o->prompt_seconds = c->first_token > 0 ? c->first_token - begun : 0;
@@ -186,10 +194,11 @@ typedef struct output_sizes {
 
 static output_sizes measure(const di_choice *c) {
     const di_request *r = c->request;
+    size_t infos = c->outbox.num_infos > 0 ? c->outbox.num_infos - num_held(c) : 0;
     output_sizes z = {
-        .infos = c->outbox.num_infos,
-        .tops = c->outbox.num_infos * (size_t)r->params->num_logprobs,
-        .ids = c->outbox.tokens.count,
+        .infos = infos,
+        .tops = infos * (size_t)r->params->num_logprobs,
+        .ids = c->outbox.tokens.count - num_held(c),
         .text = c->outbox.text.size + 1,
         .stop = stop_text(c) ? strlen(stop_text(c)) + 1 : 0,
     };
@@ -203,16 +212,16 @@ static output_sizes measure(const di_choice *c) {
     return z;
 }
 
-static void copy_infos(const di_choice *c, di_token_info *infos, di_logprob *tops) {
+static void copy_infos(const di_choice *c, size_t count, di_token_info *infos, di_logprob *tops) {
     size_t width = (size_t)c->request->params->num_logprobs;
-    if (c->outbox.num_infos == 0) {
+    if (count == 0) {
         return;
     }
-    memcpy(infos, c->outbox.infos, c->outbox.num_infos * sizeof *infos);
+    memcpy(infos, c->outbox.infos, count * sizeof *infos);
     if (width > 0) {
-        memcpy(tops, c->outbox.tops, c->outbox.num_infos * width * sizeof *tops);
+        memcpy(tops, c->outbox.tops, count * width * sizeof *tops);
     }
-    for (size_t i = 0; i < c->outbox.num_infos; i++) {
+    for (size_t i = 0; i < count; i++) {
         infos[i].top = tops + i * width;
     }
 }
@@ -226,6 +235,22 @@ static void copy_prompt_infos(const di_choice *c, di_token_info *infos, di_logpr
         memcpy(tops, from->top, (size_t)from->num_top * sizeof *tops);
         tops += from->num_top;
     }
+}
+
+/* Empties the outbox, but for a token that is held. */
+static void clear_outbox(di_choice *c) {
+    di_outbox *o = &c->outbox;
+    size_t held = num_held(c), width = (size_t)c->request->params->num_logprobs;
+    if (held) {
+        o->tokens.data[0] = o->tokens.data[o->tokens.count - 1];
+        if (o->num_infos > 1) {
+            o->infos[0] = o->infos[o->num_infos - 1];
+            memcpy(o->tops, o->tops + (o->num_infos - 1) * width, width * sizeof *o->tops);
+        }
+    }
+    o->num_infos = o->num_infos > 0 ? held : 0;
+    o->tokens.count = held;
+    o->text.size = 0;
 }
 
 /* Moves what is in the outbox into an output; NULL without memory, with nothing lost. */
@@ -243,7 +268,7 @@ static di_output *take(di_choice *c) {
     char *text = (char *)(ids + z.ids);
     fill_numbers(p, c);
     if (c->request->logprobs) {
-        copy_infos(c, o->infos, tops);
+        copy_infos(c, z.infos, o->infos, tops);
         p->logprobs = o->infos;
     }
     if (z.prompt_infos > 0) {
@@ -260,7 +285,7 @@ static di_output *take(di_choice *c) {
     p->num_token_ids = z.ids;
     p->text = text;
     p->text_bytes = z.text - 1;
-    c->outbox.tokens.count = c->outbox.num_infos = c->outbox.text.size = 0;
+    clear_outbox(c);
     return p;
 }
 

@@ -27,6 +27,7 @@ typedef struct di_outbox {
     di_logprob *tops;
     size_t num_infos, info_capacity;
     bool ready, last; /* in the queue's list; finished */
+    bool held;        /* the last token waits for the answer's end */
     bool prompt_told; /* prompt log-probabilities have been given */
     di_choice *next;
 } di_outbox;
@@ -91,7 +92,8 @@ void di_request_release(di_request *r);
  */
 
 /* A token, and the text that may be shown because of it. */
-void di_choice_add_token(di_choice *c, const di_row_token *r, const di_buffer *text);
+/* `last`: the answer ends with it, and di_choice_finish follows. */
+void di_choice_add_token(di_choice *c, const di_row_token *r, const di_buffer *text, bool last);
 void di_choice_tell_prompt(di_choice *c, int64_t done);
 /* The last output; `text` is what was held back until the end. */
 void di_choice_finish(di_choice *c, di_finish_reason reason, const di_error *error,

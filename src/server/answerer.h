@@ -1,5 +1,5 @@
-/* What answers the server's requests: the engine, or whatever stands in for it. A table of functions,
- * so that the front end can be measured and tested without a model. */
+/* What answers the server's requests: the engine, or whatever stands in for it. A table of
+ * functions, so that the front end can be measured and tested without a model. */
 #ifndef DI_SERVER_ANSWERER_H
 #define DI_SERVER_ANSWERER_H
 

@@ -1,5 +1,5 @@
-/* /v1/chat/completions, /v1/messages, /v1/messages/count_tokens, /v1/responses: bodies to prompts by
- * the recipe, parameters to the engine, answers back by the recipe (voice_recipe.c). */
+/* /v1/chat/completions, /v1/messages, /v1/messages/count_tokens, /v1/responses: bodies to prompts
+ * by the recipe, parameters to the engine, answers back by the recipe (voice_recipe.c). */
 #include <stdio.h>
 #include <string.h>
 
@@ -70,8 +70,8 @@ static bool spread_kwargs(di_pool *pool, di_value *body, di_error *err) {
     memcpy(members, body->object.members, count * sizeof *members);
     if (on && !di_value_given(body, "thinking")) {
         const char *word = on->boolean ? "enabled" : "disabled";
-        *type = (di_named_value){DI_STR("type"),
-                                 {.type = DI_VALUE_STRING, .string = di_str_of(word)}};
+        *type =
+            (di_named_value){DI_STR("type"), {.type = DI_VALUE_STRING, .string = di_str_of(word)}};
         di_value thinking = {.type = DI_VALUE_OBJECT, .object = {type, 1}};
         add_member(members, &count, "thinking", &thinking);
     }
@@ -159,8 +159,8 @@ void di_prepare_tenant(const di_exchange *x, const di_value *body, di_request_pa
     if (key) {
         bool given = di_value_given(body, "priority") != NULL;
         p->priority = given && p->priority > key->priority ? p->priority : key->priority;
-        p->cache_salt = di_key_cache_salt(
-            key, p->cache_salt ? di_str_of(p->cache_salt) : DI_STR(""), salt);
+        p->cache_salt =
+            di_key_cache_salt(key, p->cache_salt ? di_str_of(p->cache_salt) : DI_STR(""), salt);
     }
 }
 
@@ -269,19 +269,19 @@ static void run(di_exchange *x, di_protocol protocol, di_field_set set) {
     di_request_free(&r);
 }
 
-void di_api_chat(di_exchange *x) {
+void di_serve_chat(di_exchange *x) {
     run(x, DI_PROTOCOL_CHAT, DI_FIELDS_CHAT);
 }
 
-void di_api_messages(di_exchange *x) {
+void di_serve_messages(di_exchange *x) {
     run(x, DI_PROTOCOL_MESSAGES, DI_FIELDS_MESSAGES);
 }
 
-void di_api_responses(di_exchange *x) {
+void di_serve_responses(di_exchange *x) {
     run(x, DI_PROTOCOL_RESPONSES, DI_FIELDS_RESPONSES);
 }
 
-void di_api_count_tokens(di_exchange *x) {
+void di_serve_count_tokens(di_exchange *x) {
     di_error err = {0};
     di_request r;
     di_ids ids = {0};

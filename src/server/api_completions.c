@@ -63,8 +63,10 @@ static bool encode_middle(const di_exchange *x, di_str before, di_str after, di_
     for (int i = 0; i < 3; i++) {
         ids[i] = di_tokenizer_id(t->tok, names[i]);
         if (ids[i] < 0) {
-            return di_fail(err, DI_ERR_UNSUPPORTED, "suffix needs the token %s, which the model "
-                           "does not have", names[i]);
+            return di_fail(err, DI_ERR_UNSUPPORTED,
+                           "suffix needs the token %s, which the model "
+                           "does not have",
+                           names[i]);
         }
     }
     return di_ids_push(out, t->bos, err) && di_ids_push(out, ids[0], err) &&
@@ -90,7 +92,8 @@ static bool read_prompt(const di_exchange *x, prompts *p, const di_value *value,
 }
 
 static bool read_prompts(const di_exchange *x, const di_value *body, prompts *p, di_error *err) {
-    const di_value *value = di_value_given(body, "prompt"), *suffix = di_value_given(body, "suffix");
+    const di_value *value = di_value_given(body, "prompt"),
+                   *suffix = di_value_given(body, "suffix");
     if (!value) {
         return di_fail(err, DI_ERR_ARGUMENT, "prompt is missing");
     }
@@ -216,7 +219,7 @@ static bool run(di_exchange *x, di_pool *pool, prompts *p, di_json_request *q, d
     return answer(x, pool, &w, p, &q->params, err);
 }
 
-void di_api_completions(di_exchange *x) {
+void di_serve_completions(di_exchange *x) {
     const di_answerer *a = &x->server->answerer;
     di_pool pool = {0};
     prompts p = {0};

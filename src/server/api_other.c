@@ -42,7 +42,7 @@ static bool may_see(const di_exchange *x, const char *name) {
     return !x->tenant.key || di_key_allows_model(x->tenant.key, di_str_of(name));
 }
 
-void di_api_models(di_exchange *x) {
+void di_serve_models(di_exchange *x) {
     const di_server *s = x->server;
     di_error err = {0};
     di_buffer json = {0};
@@ -62,7 +62,7 @@ void di_api_models(di_exchange *x) {
     reply(x, &w, 200, &err);
 }
 
-void di_api_model(di_exchange *x) {
+void di_serve_model(di_exchange *x) {
     const di_server *s = x->server;
     for (size_t i = 0; i < s->options.num_models; i++) {
         const char *name = s->options.models[i];
@@ -147,14 +147,14 @@ static bool tokenize(di_exchange *x, di_request *r, di_ids *ids, bool *strings, 
         ok = di_fail(err, DI_ERR_UNSUPPORTED,
                      "add_generation_prompt is false, but the recipe always opens the answer");
     }
-    ok = ok && (messages ? di_prepare_conversation(x, DI_PROTOCOL_CHAT, DI_FIELDS_TOKENIZE, r, ids,
-                                                   err)
-                         : encode_prompt(x, &body, ids, err));
+    ok = ok &&
+         (messages ? di_prepare_conversation(x, DI_PROTOCOL_CHAT, DI_FIELDS_TOKENIZE, r, ids, err)
+                   : encode_prompt(x, &body, ids, err));
     di_pool_free(&pool);
     return ok;
 }
 
-void di_api_tokenize(di_exchange *x) {
+void di_serve_tokenize(di_exchange *x) {
     di_request r = {0};
     di_ids ids = {0};
     di_error err = {0};
@@ -196,7 +196,7 @@ static bool detokenize(di_exchange *x, di_pool *pool, di_buffer *text, di_error 
     return ok;
 }
 
-void di_api_detokenize(di_exchange *x) {
+void di_serve_detokenize(di_exchange *x) {
     di_pool pool = {0};
     di_buffer text = {0}, json = {0};
     di_error err = {0};
@@ -228,12 +228,12 @@ static void say_status(di_exchange *x, int status, const char *text) {
 }
 
 /* The process lives; that it drains is no reason to kill it. */
-void di_api_health(di_exchange *x) {
+void di_serve_health(di_exchange *x) {
     bool live = atomic_load(&x->server->state) == DI_SERVER_LIVE;
     say_status(x, 200, live ? "ok" : "draining");
 }
 
-void di_api_ready(di_exchange *x) {
+void di_serve_ready(di_exchange *x) {
     bool live = atomic_load(&x->server->state) == DI_SERVER_LIVE;
     if (live && !di_quota_healthy(x->server->quota, NULL)) {
         say_status(x, 503, "the quota journal cannot be written");
@@ -242,7 +242,7 @@ void di_api_ready(di_exchange *x) {
     say_status(x, live ? 200 : 503, live ? "ready" : "draining");
 }
 
-void di_api_version(di_exchange *x) {
+void di_serve_version(di_exchange *x) {
     di_error err = {0};
     di_buffer json = {0};
     di_writer w = di_writer_to(&json, DI_JSON_COMPACT, &err);
@@ -253,7 +253,7 @@ void di_api_version(di_exchange *x) {
     reply(x, &w, 200, &err);
 }
 
-void di_api_metrics(di_exchange *x) {
+void di_serve_metrics(di_exchange *x) {
     di_server *s = x->server;
     di_error err = {0};
     di_buffer text = {0};

@@ -5,6 +5,7 @@
 #include <ctype.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/random.h>
@@ -20,29 +21,29 @@ enum {
 
 static const di_route routes[] = {
     {"POST", "/v1/chat/completions", DI_ENDPOINT_CHAT_COMPLETIONS, DI_SHAPE_OPENAI, ENGINE,
-     di_api_chat},
+     di_serve_chat},
     {"POST", "/chat/completions", DI_ENDPOINT_CHAT_COMPLETIONS, DI_SHAPE_OPENAI, ENGINE,
-     di_api_chat},
+     di_serve_chat},
     {"POST", "/v1/completions", DI_ENDPOINT_COMPLETIONS, DI_SHAPE_OPENAI, ENGINE,
-     di_api_completions},
-    {"POST", "/v1/responses", DI_ENDPOINT_RESPONSES, DI_SHAPE_OPENAI, ENGINE, di_api_responses},
-    {"POST", "/v1/messages", DI_ENDPOINT_MESSAGES, DI_SHAPE_ANTHROPIC, ENGINE, di_api_messages},
+     di_serve_completions},
+    {"POST", "/v1/responses", DI_ENDPOINT_RESPONSES, DI_SHAPE_OPENAI, ENGINE, di_serve_responses},
+    {"POST", "/v1/messages", DI_ENDPOINT_MESSAGES, DI_SHAPE_ANTHROPIC, ENGINE, di_serve_messages},
     {"POST", "/v1/messages/count_tokens", DI_ENDPOINT_COUNT_TOKENS, DI_SHAPE_ANTHROPIC,
-     DI_ROUTE_KEY | DI_ROUTE_QUOTA, di_api_count_tokens},
-    {"GET", "/v1/models", DI_ENDPOINT_MODELS, DI_SHAPE_OPENAI, DI_ROUTE_KEY, di_api_models},
-    {"GET", "/v1/models/*", DI_ENDPOINT_MODELS, DI_SHAPE_OPENAI, DI_ROUTE_KEY, di_api_model},
+     DI_ROUTE_KEY | DI_ROUTE_QUOTA, di_serve_count_tokens},
+    {"GET", "/v1/models", DI_ENDPOINT_MODELS, DI_SHAPE_OPENAI, DI_ROUTE_KEY, di_serve_models},
+    {"GET", "/v1/models/*", DI_ENDPOINT_MODELS, DI_SHAPE_OPENAI, DI_ROUTE_KEY, di_serve_model},
     {"POST", "/tokenize", DI_ENDPOINT_TOKENIZE, DI_SHAPE_OPENAI, DI_ROUTE_KEY | DI_ROUTE_QUOTA,
-     di_api_tokenize},
+     di_serve_tokenize},
     {"POST", "/detokenize", DI_ENDPOINT_DETOKENIZE, DI_SHAPE_OPENAI, DI_ROUTE_KEY | DI_ROUTE_QUOTA,
-     di_api_detokenize},
-    {"GET", "/health", DI_ENDPOINT_HEALTH, DI_SHAPE_OPENAI, 0, di_api_health},
-    {"GET", "/health/live", DI_ENDPOINT_HEALTH, DI_SHAPE_OPENAI, 0, di_api_health},
-    {"GET", "/health/ready", DI_ENDPOINT_HEALTH, DI_SHAPE_OPENAI, 0, di_api_ready},
-    {"GET", "/ready", DI_ENDPOINT_HEALTH, DI_SHAPE_OPENAI, 0, di_api_ready},
-    {"GET", "/ping", DI_ENDPOINT_HEALTH, DI_SHAPE_OPENAI, 0, di_api_ready},
-    {"GET", "/version", DI_ENDPOINT_OTHER, DI_SHAPE_OPENAI, 0, di_api_version},
+     di_serve_detokenize},
+    {"GET", "/health", DI_ENDPOINT_HEALTH, DI_SHAPE_OPENAI, 0, di_serve_health},
+    {"GET", "/health/live", DI_ENDPOINT_HEALTH, DI_SHAPE_OPENAI, 0, di_serve_health},
+    {"GET", "/health/ready", DI_ENDPOINT_HEALTH, DI_SHAPE_OPENAI, 0, di_serve_ready},
+    {"GET", "/ready", DI_ENDPOINT_HEALTH, DI_SHAPE_OPENAI, 0, di_serve_ready},
+    {"GET", "/ping", DI_ENDPOINT_HEALTH, DI_SHAPE_OPENAI, 0, di_serve_ready},
+    {"GET", "/version", DI_ENDPOINT_OTHER, DI_SHAPE_OPENAI, 0, di_serve_version},
     {"GET", "/metrics", DI_ENDPOINT_METRICS, DI_SHAPE_OPENAI, DI_ROUTE_KEY | DI_ROUTE_ADMIN,
-     di_api_metrics},
+     di_serve_metrics},
 };
 
 enum { NUM_ROUTES = sizeof routes / sizeof *routes };
@@ -67,8 +68,8 @@ static void tell(di_exchange *x, int status, const char *code, const char *messa
     di_api_error error = {
         .status = status,
         .code = code,
-        .param = status == 400 || status == 404 ? di_fields_param(message, param, sizeof param)
-                                                : NULL,
+        .param =
+            status == 400 || status == 404 ? di_fields_param(message, param, sizeof param) : NULL,
         .message = message,
         .retry_after = retry_after,
     };
@@ -228,8 +229,8 @@ bool di_exchange_begin(di_exchange *x, di_server *s, const char *method, const c
     snprintf(x->method, sizeof x->method, "%s", method);
     snprintf(x->path, sizeof x->path, "%s", path);
     name_request(x);
-    if (!find_route(x, method, path) ||
-        ((x->route->flags & DI_ROUTE_KEY) && !let_in(x)) || !check_content(x)) {
+    if (!find_route(x, method, path) || ((x->route->flags & DI_ROUTE_KEY) && !let_in(x)) ||
+        !check_content(x)) {
         return false;
     }
     if ((x->route->flags & DI_ROUTE_ENGINE) && atomic_load(&s->state) != DI_SERVER_LIVE) {

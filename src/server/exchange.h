@@ -50,8 +50,8 @@ struct di_exchange {
     void *context;
 };
 
-/* The header is there. False: x->reply is the answer and the body is not wanted. `method` and `path`
- * are cut for the log but matched in full. */
+/* The header is there. False: x->reply is the answer and the body is not wanted. `method` and
+ * `path` are cut for the log but matched in full. */
 bool di_exchange_begin(di_exchange *x, struct di_server *s, const char *method, const char *path);
 
 /* Adds to the body; false: above the limit, x->reply is the answer. */
@@ -72,18 +72,18 @@ void di_exchange_error(di_exchange *x, int status, const char *code, const char 
 void di_exchange_finish(di_exchange *x);
 
 /* ---- handlers (api_*.c) ---- */
-void di_api_chat(di_exchange *x);
-void di_api_messages(di_exchange *x);
-void di_api_responses(di_exchange *x);
-void di_api_count_tokens(di_exchange *x);
-void di_api_completions(di_exchange *x);
-void di_api_models(di_exchange *x);
-void di_api_model(di_exchange *x);
-void di_api_tokenize(di_exchange *x);
-void di_api_detokenize(di_exchange *x);
-void di_api_health(di_exchange *x);
-void di_api_ready(di_exchange *x);
-void di_api_version(di_exchange *x);
-void di_api_metrics(di_exchange *x);
+void di_serve_chat(di_exchange *x);
+void di_serve_messages(di_exchange *x);
+void di_serve_responses(di_exchange *x);
+void di_serve_count_tokens(di_exchange *x);
+void di_serve_completions(di_exchange *x);
+void di_serve_models(di_exchange *x);
+void di_serve_model(di_exchange *x);
+void di_serve_tokenize(di_exchange *x);
+void di_serve_detokenize(di_exchange *x);
+void di_serve_health(di_exchange *x);
+void di_serve_ready(di_exchange *x);
+void di_serve_version(di_exchange *x);
+void di_serve_metrics(di_exchange *x);
 
 #endif

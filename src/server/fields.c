@@ -214,9 +214,9 @@ bool di_fields_params(const di_value *body, di_field_set set, di_json_request *q
         }
     }
     di_write_close(&w, '}');
-    json_t *object = w.failed ? NULL
-                              : di_json_parse_text(text.data, text.size, DI_JSON_MAX_DEPTH,
-                                                   "the body", err);
+    json_t *object =
+        w.failed ? NULL
+                 : di_json_parse_text(text.data, text.size, DI_JSON_MAX_DEPTH, "the body", err);
     bool ok = object && di_json_params_read(q, object, "the body", err);
     json_decref(object);
     di_buffer_free(&text);

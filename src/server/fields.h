@@ -1,5 +1,5 @@
-/* Which fields a request may have: what reads them, which do nothing, which are refused and why. One
- * table for all endpoints; docs/serving.md says the same in words. */
+/* Which fields a request may have: what reads them, which do nothing, which are refused and why.
+ * One table for all endpoints; docs/serving.md says the same in words. */
 #ifndef DI_SERVER_FIELDS_H
 #define DI_SERVER_FIELDS_H
 

@@ -141,7 +141,8 @@ static void fail(di_generation *g, int status, const di_error *error) {
     cancel(g);
 }
 
-/* The reader is too far behind: what it has not taken is kept to be read, an error stands behind. */
+/* The reader is too far behind: what it has not taken is kept to be read, an error stands behind.
+ */
 static void give_up_reader(di_generation *g) {
     di_error err = {0};
     di_fail(&err, DI_ERR_BUSY, "the client reads too slowly: more than %zu bytes were waiting",
@@ -362,8 +363,7 @@ bool di_generation_submit(di_generation *g, const di_ids *prompts, const di_requ
         prompt.token_ids = prompts[i].data;
         prompt.num_token_ids = prompts[i].count;
         g->prompt_tokens += (int64_t)prompts[i].count;
-        g->submissions[i].request =
-            a->submit(a->self, &prompt, params, &g->submissions[i], err);
+        g->submissions[i].request = a->submit(a->self, &prompt, params, &g->submissions[i], err);
         ok = g->submissions[i].request != 0;
     }
     if (!ok) {
@@ -377,7 +377,7 @@ bool di_generation_submit(di_generation *g, const di_ids *prompts, const di_requ
     if (!runs) {
         di_generation_release(g);
     }
-    if (ok) {
+    if (ok || runs) {
         list(g);
     }
     return ok;

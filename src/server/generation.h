@@ -3,8 +3,8 @@
  *
  * Two hold it: the client's side (http.c), until its connection is done with it, and the engine's
  * (pump.c), until the last output of the last answer has come. Either may be first. The lock guards
- * what both touch. Errors before the first output are told with a status of their own, later ones in
- * the stream. */
+ * what both touch. Errors before the first output are told with a status of their own, later ones
+ * in the stream. */
 #ifndef DI_SERVER_GENERATION_H
 #define DI_SERVER_GENERATION_H
 
@@ -24,10 +24,10 @@ enum { DI_ID_BYTES = 64, DI_REQUEST_ID_BYTES = 129 };
 
 /* One of the n answers to one of the prompts. */
 typedef struct di_generation_choice {
-    di_answer *answer; /* chat, messages, responses */
-    bool answered;     /* nothing more is wanted of the engine */
-    bool ended;        /* its last output has come */
-    int64_t tokens;    /* that were generated, the ending one not counted */
+    di_answer *answer;            /* chat, messages, responses */
+    bool answered;                /* nothing more is wanted of the engine */
+    bool ended;                   /* its last output has come */
+    int64_t tokens;               /* that were generated, the ending one not counted */
     double first_time, last_time; /* of outputs with tokens; 0: none yet */
     /* completions */
     di_buffer text, logprobs[4]; /* of a stream: since the last chunk */
@@ -83,17 +83,17 @@ struct di_generation {
     /* under the lock */
     di_tenant tenant;
     di_stream bytes;
-    bool opened;   /* the client may be told something: its status is settled */
-    bool over;     /* all that is to be told is there */
-    bool gone;     /* the client is not there any more, or too slow: nothing is told */
-    bool failed;   /* `error` is told, with error_status */
+    bool opened;    /* the client may be told something: its status is settled */
+    bool over;      /* all that is to be told is there */
+    bool gone;      /* the client is not there any more, or too slow: nothing is told */
+    bool failed;    /* `error` is told, with error_status */
     bool cancelled; /* the engine has been asked to stop */
     int error_status;
     di_error error;
     int running; /* answers whose last output has not come */
     int unanswered;
     int64_t prompt_tokens, cached_tokens, completion_tokens;
-    double last_event; /* when the stream has got something */
+    double last_event;           /* when the stream has got something */
     void (*wake)(void *context); /* once, when there is news; NULL: nobody sleeps */
     void *wake_context;
     const char *finish; /* of the first answer, for the access log */

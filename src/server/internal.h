@@ -13,7 +13,7 @@
 typedef enum di_server_state { DI_SERVER_LIVE, DI_SERVER_DRAINING } di_server_state;
 
 struct di_http;
-struct di_watch;
+struct di_peers;
 
 struct di_server {
     di_server_options options;
@@ -26,7 +26,7 @@ struct di_server {
     di_metrics *metrics;
     di_access_log *log;
     struct di_http *http;
-    struct di_watch *watch;
+    struct di_peers *peers;
     char address[64];
     uint64_t started; /* seconds since 1970 */
     int port;

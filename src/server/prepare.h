@@ -24,8 +24,8 @@ bool di_prepare_constraint(const di_request *r, di_request_params *p, di_error *
 void di_prepare_tenant(const di_exchange *x, const di_value *body, di_request_params *p,
                        char salt[DI_KEY_CACHE_SALT_BYTES]);
 
-/* Reserves tokens of the key for so many answers of at most *max_tokens each, which may become fewer
- * if it was not the client who named it (limited). */
+/* Reserves tokens of the key for so many answers of at most *max_tokens each, which may become
+ * fewer if it was not the client who named it (limited). */
 bool di_prepare_quota(di_exchange *x, int64_t input_tokens, int answers, bool limited,
                       int64_t *max_tokens, di_error *err);
 

@@ -3,6 +3,8 @@
 #ifndef DI_SERVER_REPLY_H
 #define DI_SERVER_REPLY_H
 
+#include <stdint.h>
+
 #include "base/buffer.h"
 #include "base/error.h"
 #include "base/str.h"

@@ -11,8 +11,8 @@
 
 /* Texts are copied. Seconds of 0 are never. */
 typedef struct di_server_options {
-    const char *host; /* a name or an address */
-    int port;         /* 0: one that is free */
+    const char *host;          /* a name or an address */
+    int port;                  /* 0: one that is free */
     const char *const *models; /* names by which requests may call the model; the first is told */
     size_t num_models;
     const char *key_file;      /* NULL: everybody is let in */
@@ -22,10 +22,10 @@ typedef struct di_server_options {
     int threads;               /* that serve sockets */
     int max_connections;
     size_t max_header_bytes, max_body_bytes;
-    size_t max_stream_bytes; /* of an answer that its client has not read yet */
-    double header_seconds;   /* from a connection's beginning to the end of the request's header */
-    double body_seconds;     /* from there to the end of its body */
-    double idle_seconds;     /* between two requests, and for a client that reads nothing */
+    size_t max_stream_bytes;  /* of an answer that its client has not read yet */
+    double header_seconds;    /* from a connection's beginning to the end of the request's header */
+    double body_seconds;      /* from there to the end of its body */
+    double idle_seconds;      /* between two requests, and for a client that reads nothing */
     double keepalive_seconds; /* without an event, then a comment goes out */
     const char *access_log;   /* a path, "-" standard output; NULL: none */
 } di_server_options;

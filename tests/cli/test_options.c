@@ -170,13 +170,13 @@ static void collect(const char *message) {
 static void test_unknown_variables_are_warned_of(void **state) {
     (void)state;
     char a[] = "DEEPINFER_TEMPRATURE=1", b[] = "DEEPINFER_SEED=1", c[] = "PATH=/bin",
-         d[] = "DEEPINFER_PROMPT=x";
+         d[] = "DEEPINFER_MARKDOWN=x";
     char *environment[] = {a, b, c, d, NULL};
     warnings[0] = 0;
     di_options_warn_unknown(environment, collect);
     assert_string_equal(warnings, "environment variable DEEPINFER_TEMPRATURE is not known; did you "
                                   "mean DEEPINFER_TEMPERATURE?\n"
-                                  "environment variable DEEPINFER_PROMPT is not known\n");
+                                  "environment variable DEEPINFER_MARKDOWN is not known\n");
 }
 
 static void test_table_is_free_of_contradictions(void **state) {

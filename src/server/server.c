@@ -1,0 +1,245 @@
+/* The server: starts and ends its parts. See server.h. */
+#include "server/server.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/thread.h"
+#include "base/version.h"
+#include "server/http.h"
+#include "server/internal.h"
+#include "server/peers.h"
+
+enum { SPARE_FILES = 64, STOP_SECONDS = 10 };
+
+void di_server_options_init(di_server_options *o) {
+    *o = (di_server_options){
+        .host = "127.0.0.1",
+        .port = 8000,
+        .threads = 1,
+        .max_connections = 4096,
+        .max_header_bytes = 32768,
+        .max_body_bytes = 32 << 20,
+        .max_stream_bytes = 1 << 20,
+        .header_seconds = 10,
+        .body_seconds = 60,
+        .idle_seconds = 75,
+        .keepalive_seconds = 15,
+        .access_log = "-",
+    };
+}
+
+/* ---- starting ---------------------------------------------------------------------------------*/
+
+static const char *copy_text(const char *text) {
+    return text ? di_strdup(text) : NULL;
+}
+
+static bool copy_options(di_server *s, const di_server_options *o, di_error *err) {
+    size_t n = o->num_models;
+    const char **names = di_calloc(n, sizeof *names);
+    s->models = di_calloc(n, sizeof *s->models);
+    s->options = *o;
+    s->options.models = names;
+    s->options.host = copy_text(o->host);
+    s->options.key_file = copy_text(o->key_file);
+    s->options.quota_journal = copy_text(o->quota_journal);
+    s->options.access_log = copy_text(o->access_log);
+    bool ok = names && s->models && s->options.host && !o->key_file == !s->options.key_file &&
+              !o->quota_journal == !s->options.quota_journal &&
+              !o->access_log == !s->options.access_log;
+    for (size_t i = 0; ok && i < n; i++) {
+        names[i] = di_strdup(o->models[i]);
+        s->models[i] = (di_model_name){names[i], DI_MODEL_V41};
+        ok = names[i] != NULL;
+    }
+    return ok || di_fail(err, DI_ERR_NO_MEMORY, "no memory for the server's options");
+}
+
+static void free_options(di_server *s) {
+    for (size_t i = 0; s->options.models && i < s->options.num_models; i++) {
+        di_free((void *)(uintptr_t)s->options.models[i]);
+    }
+    di_free((void *)(uintptr_t)s->options.models);
+    di_free((void *)(uintptr_t)s->options.host);
+    di_free((void *)(uintptr_t)s->options.key_file);
+    di_free((void *)(uintptr_t)s->options.quota_journal);
+    di_free((void *)(uintptr_t)s->options.access_log);
+    di_free(s->models);
+}
+
+/* Every connection is a file. */
+static bool make_room(const di_server_options *o, di_error *err) {
+    struct rlimit files;
+    rlim_t wanted = (rlim_t)o->max_connections + SPARE_FILES;
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur >= wanted) {
+        return true;
+    }
+    if (files.rlim_max < wanted) {
+        return di_fail(err, DI_ERR_ARGUMENT,
+                       "max_connections is %d, but the system allows this process %llu open files",
+                       o->max_connections, (unsigned long long)files.rlim_max);
+    }
+    files.rlim_cur = wanted;
+    return setrlimit(RLIMIT_NOFILE, &files) == 0 || di_fail_errno(err, "open files");
+}
+
+static bool check_access(const di_server *s, bool loopback, di_error *err) {
+    return loopback || di_keys_required(s->keys) || s->options.insecure_no_auth ||
+           di_fail(err, DI_ERR_ARGUMENT,
+                   "host is %s, which others can reach, and there is no key file: give one, or say "
+                   "that everybody may use the server (--insecure-no-auth)",
+                   s->options.host);
+}
+
+static bool start_http(di_server *s, di_error *err) {
+    bool loopback;
+    int fd = di_http_listen(s, &loopback, err);
+    if (fd < 0) {
+        return false;
+    }
+    if (!check_access(s, loopback, err)) {
+        close(fd);
+        return false;
+    }
+    bool check_host = loopback && !di_keys_required(s->keys) && !s->options.insecure_no_auth;
+    s->http = di_http_start(s, fd, check_host, err);
+    return s->http != NULL;
+}
+
+static bool start(di_server *s, di_error *err) {
+    const di_server_options *o = &s->options;
+    di_quota_options quota = {.journal = o->quota_journal};
+    if (!make_room(o, err) || !(s->log = di_access_log_open(o->access_log, err)) ||
+        !(s->keys = di_keys_open(o->key_file, err)) || !(s->quota = di_quota_open(&quota, err))) {
+        return false;
+    }
+    s->metrics = di_metrics_create(o->models[0]);
+    if (!s->metrics) {
+        return di_fail(err, DI_ERR_NO_MEMORY, "no memory for the server's counters");
+    }
+    s->peers = di_peers_create(s, o->max_connections, err);
+    s->pump_started =
+        s->peers && di_thread_start(&s->pump, di_server_pump, s, "the pump's thread", err);
+    return s->pump_started && start_http(s, err);
+}
+
+static bool check_options(const di_server_options *o, di_error *err) {
+    if (o->num_models == 0) {
+        return di_fail(err, DI_ERR_ARGUMENT, "the served model has no name");
+    }
+    if (o->max_connections < 1 || o->threads < 1 || o->max_header_bytes < 4096) {
+        return di_fail(err, DI_ERR_ARGUMENT,
+                       "max_connections, threads and max_header_bytes are %d, %d and %zu, at least "
+                       "1, 1 and 4096 are needed",
+                       o->max_connections, o->threads, o->max_header_bytes);
+    }
+    return true;
+}
+
+di_server *di_server_start(const di_server_options *options, di_answerer *answerer, di_error *err) {
+    if (!check_options(options, err)) {
+        return NULL;
+    }
+    di_server *s = di_calloc(1, sizeof *s);
+    if (!s) {
+        di_fail(err, DI_ERR_NO_MEMORY, "no memory for the server");
+        return NULL;
+    }
+    s->answerer = *answerer;
+    s->started = (uint64_t)time(NULL);
+    snprintf(s->fingerprint, sizeof s->fingerprint, "fp_%.40s", di_git_revision());
+    pthread_mutex_init(&s->live_lock, NULL);
+    if (!copy_options(s, options, err)) {
+        di_server_stop(s);
+        return NULL;
+    }
+    di_recipe_options_init(&s->recipe);
+    s->recipe.server = true;
+    s->recipe.default_thinking = !options->no_thinking;
+    s->recipe.models = s->models;
+    s->recipe.model_count = s->options.num_models;
+    if (!start(s, err)) {
+        di_server_stop(s);
+        return NULL;
+    }
+    return s;
+}
+
+/* ---- running ----------------------------------------------------------------------------------*/
+
+int di_server_port(const di_server *s) {
+    return s->port;
+}
+
+const char *di_server_address(const di_server *s) {
+    return s->address;
+}
+
+void di_server_drain(di_server *s) {
+    atomic_store(&s->state, DI_SERVER_DRAINING);
+}
+
+int di_server_running(di_server *s) {
+    pthread_mutex_lock(&s->live_lock);
+    int running = s->num_live;
+    pthread_mutex_unlock(&s->live_lock);
+    return running;
+}
+
+bool di_server_reload(di_server *s, di_error *err) {
+    bool ok = di_keys_reload(s->keys, NULL, err) && di_access_log_reopen(s->log, err);
+    di_metrics_event(s->metrics, ok ? DI_EVENT_RELOAD : DI_EVENT_RELOAD_FAILED);
+    return ok;
+}
+
+/* ---- ending -----------------------------------------------------------------------------------*/
+
+/* Tells all that run that it is over, and gives their clients time to read so. */
+static void stop_generations(di_server *s) {
+    double until = di_now() + STOP_SECONDS;
+    bool hard = false;
+    while (di_server_running(s) > 0 && di_now() < until + STOP_SECONDS) {
+        pthread_mutex_lock(&s->live_lock);
+        for (di_generation *g = s->live; g; g = g->next_live) {
+            if (hard) {
+                di_generation_abandon(g);
+            } else {
+                di_generation_stop(g);
+            }
+        }
+        pthread_mutex_unlock(&s->live_lock);
+        nanosleep(&(struct timespec){0, 10000000}, NULL);
+        hard = hard || di_now() > until;
+    }
+}
+
+void di_server_stop(di_server *s) {
+    if (!s) {
+        return;
+    }
+    di_server_drain(s);
+    if (s->http) {
+        di_http_quiesce(s->http);
+        stop_generations(s);
+        di_http_stop(s->http);
+    }
+    if (s->pump_started) {
+        atomic_store(&s->pump_stops, true);
+        s->answerer.wake(s->answerer.self);
+        pthread_join(s->pump, NULL);
+    }
+    di_peers_destroy(s->peers);
+    di_metrics_destroy(s->metrics);
+    di_quota_close(s->quota);
+    di_keys_close(s->keys);
+    di_access_log_close(s->log);
+    pthread_mutex_destroy(&s->live_lock);
+    free_options(s);
+    di_free(s);
+}
