@@ -253,8 +253,8 @@ static void run(di_exchange *x, di_protocol protocol, di_field_set set) {
     bool ok = di_prepare_conversation(x, protocol, set, &r, &ids, &err);
     if (ok) {
         set_sampling(&r, &q.params);
-        ok = di_prepare_constraint(&r, &q.params, &err) &&
-             di_fields_params(&r.body, set, &q, &err) &&
+        ok = di_fields_params(&r.body, set, &q, &err) &&
+             di_prepare_constraint(&r, &q.params, &err) &&
              set_max_tokens(x, &r, ids.count, &q.params, &err);
     }
     if (ok) {

@@ -251,7 +251,8 @@ static bool broke_off(const di_generation *g, const di_output *out, int *status,
     switch (out->finish_reason) {
     case DI_FINISH_ERROR:
         *err = out->error;
-        *status = di_status_of(err) < 500 ? 500 : di_status_of(err);
+        *status = di_status_of(err); /* a grammar that turns out bad is the client's fault */
+        *status = *status < 500 && g->ttft >= 0 ? 500 : *status;
         return true;
     case DI_FINISH_DEADLINE:
         *status = 504;

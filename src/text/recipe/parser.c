@@ -518,7 +518,7 @@ static stage next_stage(const di_parser *p, int pattern, bool *leading) {
     case ANY_CLOSING:
     case PARAMETER_END_V4:
     case PARAMETER_END_V41:
-        return p->stage == VALUE ? ARGUMENTS : CALLS;
+        return p->stage == VALUE ? ARGUMENTS : p->how->single_call ? DONE : CALLS;
     case STRAY_THINK_END:
     case LEADING_NEWLINE:
         return p->stage;

@@ -433,13 +433,12 @@ static bool refuse_unsupported(const di_reading *x) {
 }
 
 bool di_read_chat(di_reading *x) {
-    bool parallel;
     x->json_word_missing = "Prompt must contain the word 'json' in some form to use "
                            "'response_format' of type 'json_object'.";
     x->reasoning_missing = "reasoning_content";
     return read_limits(x) && read_sampling(x) && read_stream_options(x) && di_read_thinking(x) &&
            di_read_effort(x, x->body, "", "reasoning_effort") &&
-           di_field_bool(x->body, "", "parallel_tool_calls", &parallel, NULL, x->err) &&
+           di_read_parallel(x, x->body, "", "parallel_tool_calls", true) &&
            read_response_format(x) && read_tool_choice(x) && read_tools(x) &&
            read_conversation(x) && refuse_unsupported(x);
 }

@@ -636,7 +636,9 @@ static bool read_tool_choice(di_reading *x) {
     const di_value *choice;
     int type = 0;
     if (!di_field_object(x->body, "", "tool_choice", DI_OPTIONAL, &choice, x->err) ||
-        (choice && !di_field_type(choice, "tool_choice", types, 4, &type, x->err))) {
+        (choice && !di_field_type(choice, "tool_choice", types, 4, &type, x->err)) ||
+        (choice && x->o->server &&
+         !di_read_parallel(x, choice, "tool_choice", "disable_parallel_tool_use", false))) {
         return false;
     }
     x->choice = type == 3 ? DI_CHOICE_NONE : DI_CHOICE_AUTO;

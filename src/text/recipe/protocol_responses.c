@@ -782,6 +782,7 @@ bool di_read_responses(di_reading *x) {
     x->reasoning_missing = "reasoning_text";
     return di_read_max_tokens(x, "max_output_tokens") && read_logprobs(x) &&
            di_field_string(x->body, "", "user", DI_OPTIONAL, &user, NULL, x->err) &&
+           (!x->o->server || di_read_parallel(x, x->body, "", "parallel_tool_calls", true)) &&
            read_reasoning(x) && read_text(x) && read_tool_choice(x) && read_tools(x) &&
            read_input(x) && refuse_unsupported(x);
 }

@@ -38,6 +38,8 @@ bool di_read_responses(di_reading *x);
 bool di_read_effort(di_reading *x, const di_value *object, const char *where, const char *key);
 bool di_read_thinking(di_reading *x); /* "thinking": {"type": ...} */
 bool di_read_stops(di_reading *x, const di_value *list, const char *where); /* NULL: none */
+bool di_read_parallel(di_reading *x, const di_value *object, const char *where, const char *key,
+                      bool means); /* true means as many calls as the model likes: `means` */
 bool di_read_max_tokens(di_reading *x, const char *key);
 
 /* Refuses, in server mode only, a field that would be ignored though it changes the meaning. */

@@ -102,6 +102,16 @@ bool di_read_stops(di_reading *x, const di_value *list, const char *where) {
     return true;
 }
 
+bool di_read_parallel(di_reading *x, const di_value *object, const char *where, const char *key,
+                      bool means) {
+    bool value = means;
+    if (!di_field_bool(object, where, key, &value, NULL, x->err)) {
+        return false;
+    }
+    x->r->parsing.single_call = x->o->server && value != means;
+    return true;
+}
+
 bool di_read_max_tokens(di_reading *x, const char *key) {
     di_inference *f = &x->r->inference;
     uint64_t value = f->max_tokens;
@@ -408,6 +418,7 @@ static bool constrain_to_schema(di_reading *x) {
 static bool resolve_format(di_reading *x) {
     di_conversation *c = &x->r->conversation;
     di_inference *f = &x->r->inference;
+    f->strict_format = x->strict_schema;
     bool free = f->constraint == DI_CONSTRAINT_NONE;
     switch (c->format) {
     case DI_FORMAT_TEXT:

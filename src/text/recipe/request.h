@@ -62,6 +62,7 @@ typedef struct di_inference {
     float min_p;                               /* 0 */
     float presence_penalty, frequency_penalty; /* 0 */
     float repetition_penalty;                  /* 1 */
+    bool strict_format; /* the schema of the response format must be enforced as a whole */
 } di_inference;
 
 /* Where what the model writes begins. */
@@ -77,6 +78,7 @@ extern const char *const di_stage_names[]; /* NULL, "reasoning_start", ... */
 typedef struct di_parsing {
     bool tool_calls;           /* look for calls */
     bool starts_in_tool_calls; /* the prompt has opened the block */
+    bool single_call;          /* what the model writes behind its first call is dropped */
     bool json;                 /* keep JSON only */
     di_stage stage;
     const di_str *stops;
