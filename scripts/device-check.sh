@@ -5,7 +5,8 @@
 #   scripts/device-check.sh [--bench] [--sanitize] [--only-bench] [--out DIR]
 #
 # --bench: timings behind the checks; --sanitize: the op suite under compute-sanitizer. Results go to
-# DIR (bench/results) as DATE-CARD-checks.txt and DATE-CARD-ops.txt. Exit status 1 if a check fails.
+# DIR (bench/results) as DATE-CARD-checks.txt, -ops.txt and -model.txt. Exit status 1 if a check
+# fails.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,7 +17,7 @@ while [ $# -gt 0 ]; do
         --sanitize) sanitize=1 ;;
         --only-bench) bench=1 checks= ;;
         --out) out=$2; shift ;;
-        *) sed -n '2,9p' "$0"; exit 2 ;;
+        *) sed -n '2,10p' "$0"; exit 2 ;;
     esac
     shift
 done
@@ -105,6 +106,9 @@ fi
 if [ -n "$bench" ]; then
     { heading 'bench/cuda' && timeout 280 "$here/bin/cuda"; } 2>&1 |
         tee "$out/$(date -u +%F)-$short-ops.txt"
+    [ "${PIPESTATUS[0]}" -eq 0 ] || failed=1
+    { heading 'bench/cuda_model' && timeout 280 "$here/bin/cuda_model"; } 2>&1 |
+        tee "$out/$(date -u +%F)-$short-model.txt"
     [ "${PIPESTATUS[0]}" -eq 0 ] || failed=1
 fi
 rm -f "$log"

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 to=build/device
 programs='tests/ops/test_cpu tests/ops/test_cpu_state tests/model/test_layers
     tests/model/test_demo_model tests/model/test_invariance tests/model/test_drafts bench/cuda
-    deepinfer'
+    bench/cuda_model deepinfer'
 rm -rf "$to"
 mkdir -p "$to/bin" "$to/lib"
 targets=()
