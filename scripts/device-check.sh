@@ -17,7 +17,7 @@ while [ $# -gt 0 ]; do
         --sanitize) sanitize=1 ;;
         --only-bench) bench=1 checks= ;;
         --out) out=$2; shift ;;
-        *) sed -n '2,10p' "$0"; exit 2 ;;
+        *) sed -n '2,9p' "$0"; exit 2 ;;
     esac
     shift
 done
