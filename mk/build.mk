@@ -21,6 +21,9 @@ $(BUILD)/src/base/version.o: CPPFLAGS += -DDI_VERSION='"$(VERSION)"' -DDI_GIT_RE
     -DDI_BUILD_MODE='"$(MODE)"'
 $(BUILD)/src/base/version.o: $(BUILD)/git-rev
 
+# The page's files are taken in by the assembler (.incbin), which writes no dependencies.
+$(BUILD)/src/server/page.o: $(wildcard src/server/web/*)
+
 $(BUILD)/git-rev: FORCE
 	@mkdir -p $(@D); echo '$(VERSION) $(GIT_REV)' | cmp -s - $@ || echo '$(VERSION) $(GIT_REV)' > $@
 .PHONY: FORCE

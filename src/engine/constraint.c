@@ -108,7 +108,7 @@ static bool spells_tag(const di_parts *parts, const di_ids *prompt, size_t begin
     for (size_t i = begin; i < prompt->count; i++) {
         size_t size;
         const char *bytes = di_tokenizer_token_bytes(parts->tokenizer, prompt->data[i], &size);
-        if (size > strlen(BLOCK_TAG) - at || memcmp(BLOCK_TAG + at, bytes, size) != 0) {
+        if (size > strlen(BLOCK_TAG) - at || memcmp(&BLOCK_TAG[at], bytes, size) != 0) {
             return false;
         }
         at += size;
