@@ -4,6 +4,8 @@
 TEST_SRC := $(sort $(wildcard tests/*/test_*.c tests/*/*/test_*.c))
 TEST_BIN := $(TEST_SRC:%.c=$(BUILD)/%)
 TEST_SUPPORT := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/support/*.c))
+# Programs that tests run.
+TEST_HELPERS := $(BUILD)/tests/server/scripted_server
 BENCH_SRC := $(sort $(wildcard bench/*.c bench/*/*.c))
 BENCH_BIN := $(BENCH_SRC:%.c=$(BUILD)/%)
 FUZZ_SRC := $(sort $(wildcard tests/fuzz/fuzz_*.c))
@@ -13,7 +15,7 @@ FUZZ_SECONDS ?= 60
 BENCH ?=
 
 $(TEST_BIN) $(TEST_SUPPORT:.o=): CPPFLAGS += -Itests
-$(TEST_SUPPORT) $(TEST_BIN:=.o): CPPFLAGS += -Itests
+$(TEST_SUPPORT) $(TEST_BIN:=.o) $(TEST_HELPERS:=.o): CPPFLAGS += -Itests
 
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_SUPPORT) $(BUILD)/libdeepinfer.a
 	$(call say,LINK)
@@ -31,7 +33,7 @@ $(BUILD)/tests/server/%: $(BUILD)/tests/server/%.o $(TEST_SUPPORT) $(SERVER_OBJ)
 	$(call say,LINK)
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) $^ $(SERVER_LDLIBS) $(LDLIBS) -lcmocka -o $@
 
-$(BUILD)/bench/server/%: $(BUILD)/bench/server/%.o $(SERVER_OBJ) $(BUILD)/libdeepinfer.a
+$(BUILD)/bench/server/%: $(BUILD)/bench/server/%.o $(BUILD)/tests/support/scripted.o $(SERVER_OBJ) $(BUILD)/libdeepinfer.a
 	$(call say,LINK)
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) $^ $(SERVER_LDLIBS) $(LDLIBS) -o $@
 
@@ -52,7 +54,7 @@ test: deps
 	@$(MAKE) --no-print-directory test-run
 
 .PHONY: test-run
-test-run: all $(TEST_BIN) testdata
+test-run: all $(TEST_BIN) $(TEST_HELPERS) testdata
 	@MODE=$(MODE) BUILD=$(BUILD) TESTDATA=$(TESTDATA) PYTHON=$(PYTHON) \
 	    scripts/run-tests.sh $(TEST_BIN) $(sort $(wildcard tests/*/*.sh tests/*/test_*.py))
 
@@ -109,4 +111,4 @@ lint:
 	@clang-format --dry-run -Werror $(FORMAT_SRC)
 	@printf '%s\n' $(SRC) | xargs -P 2 -n 1 scripts/tidy.sh $(CPPFLAGS)
 
--include $(TEST_BIN:=.d) $(TEST_SUPPORT:.o=.d) $(BENCH_BIN:=.d)
+-include $(TEST_BIN:=.d) $(TEST_HELPERS:=.d) $(TEST_SUPPORT:.o=.d) $(BENCH_BIN:=.d)

@@ -42,7 +42,7 @@ static const row rows[] = {
     {"top_p", C | M | R, T},
     {"top_k", C | M | R, T},
     {"min_p", C | M | R, T},
-    {"n", C | T, 0, 0, "it has one answer"},
+    {"n", C, T, 0, "it has one answer"},
     {"seed", C, T},
     {"stop", C, T},
     {"stop_sequences", M | N},
