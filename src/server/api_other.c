@@ -1,9 +1,10 @@
-/* The small endpoints: models, tokenize, detokenize, health, version, metrics. */
+/* The small endpoints: models, tokenize, detokenize, health, version, metrics, the page. */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/version.h"
 #include "server/internal.h"
+#include "server/page.h"
 #include "server/prepare.h"
 #include "text/detokenizer.h"
 #include "text/recipe/field.h"
@@ -267,4 +268,25 @@ void di_serve_metrics(di_exchange *x) {
     }
     di_reply_json(&x->reply, 200, &text);
     x->reply.type = DI_METRICS_TYPE;
+}
+
+/* ---- the page ---------------------------------------------------------------------------------*/
+
+void di_serve_page(di_exchange *x) {
+    const di_page_file *file = di_page_find(di_str_of(x->path));
+    di_reply *r = &x->reply;
+    if (!file) {
+        di_exchange_error(x, 404, NULL, "there is nothing at %.200s", x->path);
+        return;
+    }
+    const char *known = x->header ? x->header(x->context, "If-None-Match") : NULL;
+    bool same = known && strcmp(known, file->etag) == 0;
+    r->status = same ? 304 : 200;
+    r->type = file->type;
+    r->fixed = (di_str){file->data, same ? 0 : file->size};
+    di_reply_header(r, "ETag", "%s", file->etag);
+    di_reply_header(r, "Cache-Control", "%s", DI_PAGE_CACHE_CONTROL);
+    di_reply_header(r, "Content-Security-Policy", "%s", DI_PAGE_CSP);
+    di_reply_header(r, "X-Content-Type-Options", "nosniff");
+    di_reply_header(r, "Referrer-Policy", "no-referrer");
 }

@@ -44,6 +44,8 @@ static const di_route routes[] = {
     {"GET", "/version", DI_ENDPOINT_OTHER, DI_SHAPE_OPENAI, 0, di_serve_version},
     {"GET", "/metrics", DI_ENDPOINT_METRICS, DI_SHAPE_OPENAI, DI_ROUTE_KEY | DI_ROUTE_ADMIN,
      di_serve_metrics},
+    {"GET", "/", DI_ENDPOINT_PAGE, DI_SHAPE_OPENAI, 0, di_serve_page},
+    {"GET", "/web/*", DI_ENDPOINT_PAGE, DI_SHAPE_OPENAI, 0, di_serve_page},
 };
 
 enum { NUM_ROUTES = sizeof routes / sizeof *routes };
@@ -73,7 +75,7 @@ static void tell(di_exchange *x, int status, const char *code, const char *messa
         .message = message,
         .retry_after = retry_after,
     };
-    x->reply.num_headers = 0;
+    x->reply.num_headers = x->kept_headers;
     di_reply_error(&x->reply, x->shape, &error, x->request_id);
 }
 
@@ -170,6 +172,32 @@ static di_str token_of(const di_exchange *x) {
     return key ? di_str_of(key) : bearer ? di_str_of(bearer) : DI_STR("");
 }
 
+static void tell_bucket(di_exchange *x, const char *what, const di_quota_bucket *b) {
+    char name[DI_REPLY_NAME_BYTES];
+    if (b->limit == 0) {
+        return;
+    }
+    snprintf(name, sizeof name, "x-ratelimit-limit-%s", what);
+    di_reply_header(&x->reply, name, "%lld", (long long)b->limit);
+    snprintf(name, sizeof name, "x-ratelimit-remaining-%s", what);
+    di_reply_header(&x->reply, name, "%lld", (long long)b->remaining);
+    snprintf(name, sizeof name, "x-ratelimit-reset-%s", what);
+    di_reply_header(&x->reply, name, "%.3fs", b->reset_seconds);
+}
+
+/* How the key stands, this request counted but not its tokens. */
+static void tell_limits(di_exchange *x) {
+    const di_key_limits *l = &x->tenant.key->limits;
+    di_quota_status status;
+    if (l->requests_per_minute || l->input_tokens_per_minute || l->output_tokens_per_minute) {
+        di_quota_get_status(x->server->quota, x->tenant.key, &status);
+        tell_bucket(x, "requests", &status.requests);
+        tell_bucket(x, "input-tokens", &status.input_tokens);
+        tell_bucket(x, "output-tokens", &status.output_tokens);
+        x->kept_headers = x->reply.num_headers;
+    }
+}
+
 static bool let_in(di_exchange *x) {
     di_server *s = x->server;
     const di_key *key = NULL;
@@ -191,6 +219,7 @@ static bool let_in(di_exchange *x) {
     }
     di_quota_refusal no;
     x->tenant.ticket = di_quota_enter(s->quota, key, &no);
+    tell_limits(x);
     if (!x->tenant.ticket) {
         di_metrics_refused(s->metrics, key->id, no.reason);
         tell(x, no.status, di_quota_reason_name(no.reason), no.message, no.retry_after);

@@ -40,6 +40,7 @@ struct di_exchange {
     char model_text[128];
     di_buffer body;
     di_reply reply;
+    int kept_headers;          /* of the reply's, that also errors and streams have */
     di_generation *generation; /* held */
     /* of an error that is about to be told: what di_error does not say; 0 and NULL: the usual */
     int status;
@@ -85,5 +86,6 @@ void di_serve_health(di_exchange *x);
 void di_serve_ready(di_exchange *x);
 void di_serve_version(di_exchange *x);
 void di_serve_metrics(di_exchange *x);
+void di_serve_page(di_exchange *x);
 
 #endif

@@ -58,6 +58,12 @@ static void add_common(const visit *v, struct MHD_Response *response) {
     }
 }
 
+static void add_headers(const di_reply *r, struct MHD_Response *response) {
+    for (int i = 0; i < r->num_headers; i++) {
+        MHD_add_response_header(response, r->headers[i].name, r->headers[i].value);
+    }
+}
+
 static enum MHD_Result queue(visit *v, unsigned status, struct MHD_Response *response) {
     if (!response) {
         return MHD_NO;
@@ -95,9 +101,7 @@ static enum MHD_Result send_reply(visit *v) {
     struct MHD_Response *response = response_of(r, &v->sent);
     if (response) {
         MHD_add_response_header(response, "Content-Type", r->type ? r->type : "text/plain");
-        for (int i = 0; i < r->num_headers; i++) {
-            MHD_add_response_header(response, r->headers[i].name, r->headers[i].value);
-        }
+        add_headers(r, response);
         if (r->close) {
             MHD_add_response_header(response, "Connection", "close");
         }
@@ -148,6 +152,7 @@ static enum MHD_Result send_stream(visit *v) {
         MHD_add_response_header(response, "Content-Type", "text/event-stream; charset=utf-8");
         MHD_add_response_header(response, "Cache-Control", "no-cache");
         MHD_add_response_header(response, "X-Accel-Buffering", "no");
+        add_headers(&v->x.reply, response);
     }
     v->streaming = response != NULL;
     return queue(v, MHD_HTTP_OK, response);

@@ -15,7 +15,7 @@ typedef enum di_shape {
     DI_SHAPE_ANTHROPIC, /* {"type": "error", "error": {"type", "message"}, "request_id"} */
 } di_shape;
 
-enum { DI_REPLY_HEADERS = 16, DI_REPLY_NAME_BYTES = 40, DI_REPLY_VALUE_BYTES = 160 };
+enum { DI_REPLY_HEADERS = 12, DI_REPLY_NAME_BYTES = 40, DI_REPLY_VALUE_BYTES = 320 };
 
 typedef struct di_reply {
     int status;       /* 0: there is none yet */
