@@ -50,7 +50,7 @@ static void set_engine_options(const di_options *o, int max_queue, di_engine_opt
     if (options->replay_mode != DI_REPLAY_OFF) {
         options->replay_keep_tokens = di_cli_replay_keep(o);
     }
-    options->num_drafts = (int)di_options_integer(o, DI_OPT_NUM_DRAFTS, 0);
+    options->num_drafts = (int)di_options_integer(o, DI_OPT_NUM_DRAFTS, -1);
     options->spec_mode = spec_mode(o);
     options->cost_cache = di_options_text(o, DI_OPT_COST_CACHE, NULL);
     options->cost_cache_seconds = (int)di_options_integer(o, DI_OPT_COST_CACHE_TTL, 0);

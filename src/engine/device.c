@@ -299,7 +299,7 @@ static void propose(draft_batch *b) {
     b->count = 0;
 }
 
-/* Proposals for every row that gave a token and may give another. */
+/* Proposals for the rows that are to have some, gave a token and may give another. */
 static void draft(di_device *d, di_work *w) {
     draft_batch b = {.d = d, .w = w};
     int most = d->o.max_rows / d->o.block_size;
@@ -308,9 +308,10 @@ static void draft(di_device *d, di_work *w) {
         const di_plan_row *row = &w->plan.rows[i];
         const di_row_result *r = &w->results[i];
         int64_t anchor = row->pos0 + row->num_tokens - row->outputs + r->num_tokens;
-        if (r->failed || r->num_tokens == 0 || anchor + 2 > row->job->max_len) {
+        if (!row->propose || r->failed || r->num_tokens == 0 || anchor + 2 > row->job->max_len) {
             continue;
         }
+        w->num_drafted++;
         b.rows[b.count] = i;
         b.parts[b.count++] =
             (di_draft_rows){anchor, w->parts[i].slot, r->tokens[r->num_tokens - 1].id};
@@ -331,7 +332,8 @@ static void fail_rows(di_work *w) {
 static void do_work(di_device *d, di_work *w) {
     w->begin = di_now();
     move_state(d, w);
-    w->forward = w->middle = di_now();
+    w->forward = w->middle = w->sampled = di_now();
+    w->num_drafted = 0;
     fill_inputs(w);
     int n = 0;
     for (int i = 0; i < w->plan.num_rows; i++) {
@@ -350,6 +352,7 @@ static void do_work(di_device *d, di_work *w) {
             fail_rows(w);
         } else {
             sample(d, w);
+            w->sampled = di_now();
             if (d->o.num_drafts > 0) {
                 draft(d, w);
             }

@@ -65,8 +65,9 @@ typedef struct di_work {
     bool failed;            /* the step as a whole (set before: it is not run): `error` says why */
     di_error error;
     /* CLOCK_MONOTONIC seconds: moves and copies from begin, the forward pass from forward,
-     * sampling and drafts from middle. */
-    double begin, forward, middle, end;
+     * sampling from middle, drafts from sampled. */
+    double begin, forward, middle, sampled, end;
+    int num_drafted; /* answers that got drafts */
     /* For the moved state, counted whole though what is shared need not move: so it is planned. */
     double moved_seconds;
     size_t moved_bytes;

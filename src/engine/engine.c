@@ -191,6 +191,30 @@ static bool open_grammars(di_engine *e, di_error *err) {
     return !o.tokenizer || (e->grammars = di_grammars_create(&o, err)) != NULL;
 }
 
+static bool open_pricer(di_engine *e, const di_engine_options *o, di_error *err) {
+    int ttl = o->cost_cache_seconds > 0 ? o->cost_cache_seconds : DEFAULT_COST_CACHE_SECONDS;
+    di_curve_request r = {
+        .model = o->model,
+        .backend = o->backend,
+        .threads = o->threads,
+        .max_num_seqs = e->sched_options.max_num_seqs,
+        .max_rows = e->sched_options.max_num_batched_tokens,
+        .max_logits = e->sched_options.max_logits,
+        .num_drafts = e->num_drafts,
+        .cache = o->cost_cache && *o->cost_cache ? o->cost_cache : NULL,
+        .ttl = ttl,
+    };
+    return e->num_drafts == 0 || di_spec_open(&e->pricer, &e->parts, o, &r, err);
+}
+
+static bool open_sched(di_engine *e, di_error *err) {
+    e->sched = di_sched_create(&e->sched_options, e->parts.cache, err);
+    if (e->sched && e->num_drafts > 0) {
+        di_sched_set_pricer(e->sched, &e->pricer);
+    }
+    return e->sched != NULL;
+}
+
 static bool start(di_engine *e, const di_engine_options *o, di_error *err) {
     di_device_options d = {
         .cache = e->parts.cache,
@@ -203,13 +227,11 @@ static bool start(di_engine *e, const di_engine_options *o, di_error *err) {
         .block_size = e->parts.weights->config.dspark_block_size,
         .max_rows = e->sched_options.max_num_batched_tokens,
     };
-    e->synchronous = e->synchronous || e->num_drafts > 0; /* lengths are known when results are */
     e->costs.token_seconds = 1e-3; /* until the first prompt has been computed */
-    if (!time_moves(e, err) ||
+    if (!time_moves(e, err) || !open_pricer(e, o, err) ||
         !di_work_create(&e->works[0], &e->sched_options, o->max_logprobs, e->num_drafts, err) ||
         !di_work_create(&e->works[1], &e->sched_options, o->max_logprobs, e->num_drafts, err) ||
-        !(e->sched = di_sched_create(&e->sched_options, e->parts.cache, err)) ||
-        (o->trace_file && !(e->trace = di_trace_open(o->trace_file, err))) ||
+        !open_sched(e, err) || (o->trace_file && !(e->trace = di_trace_open(o->trace_file, err))) ||
         !(e->device = di_device_create(&d, err))) {
         return false;
     }
@@ -265,6 +287,7 @@ void di_engine_close(di_engine *e) {
         di_log(DI_LOG_WARN, "trace: %s", err.message);
     }
     di_sched_destroy(e->sched);
+    di_pricer_destroy(&e->pricer);
     di_work_destroy(&e->works[0]);
     di_work_destroy(&e->works[1]);
     di_grammars_destroy(e->grammars);

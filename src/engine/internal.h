@@ -10,6 +10,7 @@
 #include "engine/grammars.h"
 #include "engine/parts.h"
 #include "engine/pins.h"
+#include "engine/spec.h"
 #include "engine/trace.h"
 #include "sample/params.h"
 #include "sched/sched.h"
@@ -28,8 +29,7 @@ struct di_engine {
     di_replay_mode replay_mode;
     int replay_keep;
     bool synchronous;
-    int num_drafts; /* proposed for an answer at a time; 0 = off */
-    di_spec_mode spec_mode;
+    int num_drafts;       /* proposed for an answer at a time; 0 = off */
     di_sampling defaults; /* generation_config.json */
     di_sched_options sched_options;
     di_device *device;
@@ -39,6 +39,7 @@ struct di_engine {
     /* the step thread's */
     di_sched *sched;
     di_sched_costs costs;
+    di_pricer pricer;        /* with drafts, else all zero */
     struct di_request *live; /* requests taken in and not retired */
     di_work works[2];
     di_work *unread; /* submitted, results not read */
@@ -83,8 +84,12 @@ typedef struct di_step_tokens {
     int prompt, completion;
 } di_step_tokens;
 
-/* A row verified so many drafts and accepted so many. */
-void di_engine_note_drafts(di_engine *e, int verified, int accepted);
+/* The drafts that the job had have been decided: a row verified so many of them and accepted so
+ * many. */
+void di_engine_note_drafts(di_engine *e, const di_job *job, int verified, int accepted);
+
+/* Predicted and measured seconds of a step. */
+void di_engine_note_price(di_engine *e, double predicted, double measured);
 
 /* What a step computes; before its results are read, for jobs that end are gone then. */
 di_step_tokens di_engine_count_tokens(di_engine *e, const di_work *w);

@@ -344,7 +344,11 @@ static bool take_token(di_engine *e, di_choice *c, const di_row_token *r) {
 /* Tokens behind the one that ends the answer are dropped. */
 static void take_tokens(di_engine *e, di_choice *c, const di_plan_row *row,
                         const di_row_result *r) {
-    di_engine_note_drafts(e, row->outputs - 1, r->num_tokens - 1);
+    if (c->job.num_drafts > 0) {
+        int accepted = r->num_tokens - 1;
+        di_engine_note_drafts(e, &c->job, row->outputs - 1, accepted);
+        di_pricer_resolve(&e->pricer, &c->job, row->outputs - 1, accepted);
+    }
     if (c->request->pins && c->job.num_tokens == c->job.num_prompt) {
         di_pins_settle(e, c->request->id, &c->job);
     }
@@ -355,6 +359,7 @@ static void take_tokens(di_engine *e, di_choice *c, const di_plan_row *row,
     }
     c->job.num_drafts = r->num_drafts;
     memcpy(c->job.drafts, r->drafts, (size_t)r->num_drafts * sizeof *r->drafts);
+    di_pricer_file(&e->pricer, &c->job, r->confidence, r->num_drafts);
 }
 
 static void read_row(di_engine *e, const di_work *w, int i) {
@@ -393,7 +398,33 @@ static void learn_costs(di_engine *e, const di_work *w) {
     }
 }
 
+/* Steps of decoding alone teach what steps cost. */
+static void learn_prices(di_engine *e, const di_work *w) {
+    double context = 0;
+    int rows = w->plan.num_tokens;
+    for (int i = 0; i < w->plan.num_rows; i++) {
+        const di_plan_row *row = &w->plan.rows[i];
+        if (row->pos0 < row->job->num_prompt) {
+            return;
+        }
+        context += (double)row->pos0 * row->num_tokens;
+    }
+    if (!e->pricer.o.priced || rows == 0 || rows != w->plan.num_logits || w->failed) {
+        return;
+    }
+    di_cost *cost = &e->pricer.cost;
+    double predicted =
+        di_cost_step(cost, rows, context / rows) + di_cost_draft(cost, w->num_drafted);
+    di_engine_note_price(e, predicted, w->end - w->forward);
+    di_cost_learn_forward(cost, rows, context, w->middle - w->forward);
+    di_cost_learn_sampling(cost, rows, w->sampled - w->middle);
+    if (w->num_drafted > 0) {
+        di_cost_learn_draft(cost, w->num_drafted, w->end - w->sampled);
+    }
+}
+
 static void read_results(di_engine *e, di_work *w) {
+    learn_prices(e, w); /* before jobs go */
     for (int i = 0; i < w->plan.num_rows; i++) {
         read_row(e, w, i);
     }
@@ -460,6 +491,16 @@ static void wait_and_read(di_engine *e, di_work *w, double planned) {
     di_trace_step(e->trace, w, start, host);
 }
 
+/* Whether the next step can be planned only when this one has been read: lengths depend on how many
+ * drafts it accepts, and drafts that it makes are rows of the next. */
+static bool must_be_read(const di_engine *e, const di_work *w) {
+    bool waits = e->synchronous;
+    for (int i = 0; i < w->plan.num_rows; i++) {
+        waits |= w->plan.rows[i].propose || w->plan.rows[i].outputs > 1;
+    }
+    return waits;
+}
+
 void *di_engine_loop(void *arg) {
     di_engine *e = arg;
     e->opened = di_now();
@@ -472,11 +513,15 @@ void *di_engine_loop(void *arg) {
         if (w) {
             di_device_submit(e->device, w);
         }
-        di_work *read = e->synchronous ? w : e->unread;
+        di_work *read = e->unread;
         if (read) {
             wait_and_read(e, read, planned);
         }
-        e->unread = e->synchronous ? NULL : w;
+        e->unread = w;
+        if (w && must_be_read(e, w)) {
+            wait_and_read(e, w, read ? 0 : planned);
+            e->unread = NULL;
+        }
         if (!w && !read && at_rest(e)) {
             if (closing && !e->live) {
                 di_pins_sweep(e, true);

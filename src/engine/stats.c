@@ -1,5 +1,6 @@
 /* What the engine tells about its steps: sums since the start, and a record of each of the last
  * ones. Written by the step thread, read by anybody, under the engine's lock. */
+#include <math.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -47,19 +48,32 @@ static void tell_pools(di_engine_stats *s, const di_cache_stats *cache) {
     s->prefix_tokens_hit = s->cached_tokens = cache->tokens_hit;
 }
 
-void di_engine_note_drafts(di_engine *e, int verified, int accepted) {
-    if (verified > 0) {
-        pthread_mutex_lock(&e->lock);
-        di_engine_stats *s = &e->stats;
-        s->draft_rounds++;
-        s->drafts_verified += (uint64_t)verified;
-        s->drafts_accepted += (uint64_t)accepted;
-        for (int k = 0; k < verified; k++) {
-            s->drafts_verified_at[k]++;
-            s->drafts_accepted_at[k] += k < accepted;
-        }
-        pthread_mutex_unlock(&e->lock);
+void di_engine_note_drafts(di_engine *e, const di_job *job, int verified, int accepted) {
+    pthread_mutex_lock(&e->lock);
+    di_engine_stats *s = &e->stats;
+    s->draft_rounds += verified > 0;
+    s->drafts_verified += (uint64_t)verified;
+    s->drafts_accepted += (uint64_t)accepted;
+    s->draft_lengths[verified]++;
+    for (int k = 0; k < job->num_drafts; k++) {
+        bool tested = k < verified && k <= accepted;
+        s->drafts_made_at[k]++;
+        s->drafts_verified_at[k] += k < verified;
+        s->drafts_accepted_at[k] += k < accepted;
+        s->drafts_tested_at[k] += tested;
+        s->drafts_expected_at[k] += tested ? (double)job->confidence[k] : 0;
     }
+    pthread_mutex_unlock(&e->lock);
+}
+
+void di_engine_note_price(di_engine *e, double predicted, double measured) {
+    pthread_mutex_lock(&e->lock);
+    di_engine_stats *s = &e->stats;
+    s->priced_steps++;
+    s->priced_seconds_predicted += predicted;
+    s->priced_seconds_measured += measured;
+    s->priced_seconds_error += fabs(predicted - measured);
+    pthread_mutex_unlock(&e->lock);
 }
 
 /* Requests may have ended since the last step. */

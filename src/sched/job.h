@@ -47,6 +47,9 @@ struct di_job {
      * engines only: rows behind them could not be planned. */
     int32_t drafts[DI_MAX_DRAFTS];
     int num_drafts;
+    /* What di_pricer_file made of them: the confidence in each, given those before it, and the
+     * probability that all up to it are accepted. */
+    float confidence[DI_MAX_DRAFTS], survival[DI_MAX_DRAFTS];
     bool ended; /* no row of it is wanted any more; set through di_sched_end */
 
     /* the scheduler's */
@@ -65,7 +68,12 @@ struct di_job {
     int64_t cached_tokens; /* resumed from prefixes at the first admission */
     int64_t blocked_at;    /* spare blocks when it could not be admitted; INT64_MIN = not tried */
     int preemptions;
-    di_host_state *host_state; /* or NULL */
+    float known[DI_MAX_DRAFTS]; /* running mean of survival over rounds that have been decided */
+    uint64_t rounds;            /* how many those are */
+    uint64_t proposed_at;       /* the pricer's turn */
+    int verify;                 /* drafts in the plan being made */
+    bool propose;               /* new ones are wanted at the end of the plan being made */
+    di_host_state *host_state;  /* or NULL */
 };
 
 /* Tokens whose rows may be queued: known ones and the one being sampled. */

@@ -16,12 +16,25 @@ struct di_sched {
     size_t num_jobs; /* with the scheduler, in any state: what the heap has room for */
     int num_held;
     uint64_t arrivals;
+    di_pricer *pricer; /* or NULL */
+    di_job **chosen;   /* [max_num_seqs] and limits: of the pricer's question */
+    int *limits;
     int watermark; /* blocks that admission leaves free for those that run */
     size_t host_used;
     uint64_t preemptions, recomputed, swapped;
 };
 
 /* ---- making and ending ------------------------------------------------------------------------*/
+
+static void free_sched(di_sched *s) {
+    if (s) {
+        di_queue_free(&s->waiting);
+        di_free(s->running);
+        di_free(s->chosen);
+        di_free(s->limits);
+        di_free(s);
+    }
+}
 
 di_sched *di_sched_create(const di_sched_options *o, di_cache *cache, di_error *err) {
     if (o->max_num_seqs < 1 || o->max_num_batched_tokens < o->max_num_seqs ||
@@ -38,9 +51,11 @@ di_sched *di_sched_create(const di_sched_options *o, di_cache *cache, di_error *
     if (s) {
         *s = (di_sched){.o = *o, .cache = cache};
         s->running = di_calloc((size_t)o->max_num_seqs, sizeof(di_job *));
+        s->chosen = di_calloc((size_t)o->max_num_seqs, sizeof(di_job *));
+        s->limits = di_calloc((size_t)o->max_num_seqs, sizeof *s->limits);
     }
-    if (!s || !s->running) {
-        di_free(s);
+    if (!s || !s->running || !s->chosen || !s->limits) {
+        free_sched(s);
         di_fail(err, DI_ERR_NO_MEMORY, "no memory for the scheduler");
         return NULL;
     }
@@ -51,10 +66,12 @@ di_sched *di_sched_create(const di_sched_options *o, di_cache *cache, di_error *
 void di_sched_destroy(di_sched *s) {
     if (s) {
         assert(s->num_jobs == 0);
-        di_queue_free(&s->waiting);
-        di_free(s->running);
-        di_free(s);
+        free_sched(s);
     }
+}
+
+void di_sched_set_pricer(di_sched *s, di_pricer *pricer) {
+    s->pricer = pricer;
 }
 
 bool di_plan_create(di_plan *p, const di_sched_options *o, di_error *err) {
@@ -385,7 +402,10 @@ static int serve(di_sched *s, const di_sched_costs *costs, di_plan *plan, di_job
     di_seq_publish(s->cache, &job->seq, job->tokens, job->num_tokens);
     int64_t n = wanted_rows(s, plan, job);
     n = n < most ? n : most;
-    n += n == di_job_need(job) ? drafts : 0;
+    if (drafts > 0 && n == di_job_need(job) &&
+        di_seq_reserve(s->cache, &job->seq, job->seq.len + n + drafts, NULL)) {
+        n += drafts; /* nobody is put out for them */
+    }
     if (n < 1 || !extend(s, costs, plan, job, (int)n)) {
         return 0;
     }
@@ -405,26 +425,62 @@ static bool decoding(const di_job *job) {
     return di_job_decodes(job) && di_job_need(job) <= 1;
 }
 
-/* Drafts of a job that are worth a row: none beyond its length, none across a block border (where a
- * snapshot is wanted), and no more than rows and logits are left when everybody has one. */
-static int drafts_of(const di_sched *s, const di_plan *plan, const di_job *job, int others) {
+/* Drafts of a job that may have a row: none beyond its length, none across a block border (where a
+ * snapshot is wanted). */
+static int drafts_of(const di_job *job) {
     int64_t n = job->num_drafts, room = job->max_len - job->num_tokens - 1;
     int64_t border = DI_BLOCK_TOKENS - (job->seq.len + 1) % DI_BLOCK_TOKENS;
-    int64_t rows = s->o.max_num_batched_tokens - plan->num_tokens - others - 1;
-    int64_t logits = s->o.max_logits - plan->num_logits - others - 1;
     n = n < room ? n : room;
     n = n < border ? n : border % DI_BLOCK_TOKENS;
-    n = n < rows ? n : rows;
-    n = n < logits ? n : logits;
     return n > 0 && job->in_flight == 0 ? (int)n : 0;
+}
+
+/* Prompt rows that this step will hold, as far as that can be said before it is planned: the budget
+ * of drafts depends on how large the step is without them. */
+static int prompt_rows(const di_sched *s, int decoding_rows) {
+    int64_t rows = 0, room = s->o.max_num_batched_tokens - decoding_rows;
+    int64_t mixed = s->o.max_mixed_prefill_tokens;
+    for (int i = 0; i < s->num_running; i++) {
+        const di_job *job = s->running[i];
+        rows += decoding(job) ? 0 : di_job_need(job);
+    }
+    const di_job *head = s->num_running < s->o.max_num_seqs ? di_queue_head(&s->waiting) : NULL;
+    rows += head ? di_job_target(head) : 0;
+    rows = rows < mixed ? rows : mixed;
+    return (int)(rows < room ? rows : room);
+}
+
+/* Decides how many drafts each decoding job has verified: all rows and logits are there for them
+ * that are left when everybody has one. */
+static void choose_lengths(di_sched *s) {
+    int n = 0, all = 0;
+    for (int i = 0; i < s->num_running; i++) {
+        di_job *job = s->running[i];
+        if (decoding(job) && !full(job)) {
+            job->verify = 0;
+            all += s->limits[n] = drafts_of(job);
+            s->chosen[n++] = job;
+        }
+    }
+    int rows = s->o.max_num_batched_tokens - s->num_running;
+    int logits = s->o.max_logits - s->num_running;
+    int most = rows < logits ? rows : logits;
+    if (all > 0 && s->pricer) {
+        di_pricer_lengths(s->pricer, s->chosen, s->limits, n, n + prompt_rows(s, n), most);
+    } else if (all > 0) {
+        for (int i = 0; i < n && most > 0; i++) {
+            most -= s->chosen[i]->verify = s->limits[i] < most ? s->limits[i] : most;
+        }
+    }
 }
 
 /* Every decoding job gets its row, best rank first, and rows for its drafts. */
 static void plan_decodes(di_sched *s, const di_sched_costs *costs, di_plan *plan) {
+    choose_lengths(s);
     for (int i = 0; i < s->num_running; i++) {
         di_job *job = s->running[i];
         if (decoding(job) && !full(job)) {
-            serve(s, costs, plan, job, 1, drafts_of(s, plan, job, s->num_running - i - 1));
+            serve(s, costs, plan, job, 1, job->verify);
             if (job->state != DI_JOB_RUNNING) {
                 i--; /* it was the last and has left */
             }
@@ -581,7 +637,26 @@ static void top_up(di_sched *s, const di_sched_costs *costs, di_plan *plan, int 
 
 /* ---- the step ---------------------------------------------------------------------------------*/
 
+/* Asks for drafts behind the rows that give a token which is not the last. */
+static void choose_proposals(di_sched *s, di_plan *plan) {
+    int n = 0;
+    for (int i = 0; s->pricer && i < plan->num_rows; i++) {
+        di_job *job = plan->rows[i].job;
+        job->propose = false;
+        if (plan->rows[i].outputs > 0 && job->num_tokens + 2 < job->max_len) {
+            s->chosen[n++] = job;
+        }
+    }
+    if (n > 0) {
+        di_pricer_proposals(s->pricer, s->chosen, n);
+    }
+    for (int i = 0; n > 0 && i < plan->num_rows; i++) {
+        plan->rows[i].propose = plan->rows[i].job->propose;
+    }
+}
+
 static void finish_plan(di_sched *s, di_plan *plan) {
+    choose_proposals(s, plan);
     plan->num_copies = di_cache_take_copies(s->cache, plan->copies, plan->max_copies);
     for (int i = 0; i < plan->num_rows; i++) {
         di_job *job = plan->rows[i].job;

@@ -14,7 +14,7 @@
 #ifndef DI_SCHED_SCHED_H
 #define DI_SCHED_SCHED_H
 
-#include "sched/job.h"
+#include "sched/pricer.h"
 
 typedef struct di_sched_options {
     int max_num_seqs;             /* jobs running at once */
@@ -43,6 +43,7 @@ typedef struct di_plan_row {
     int num_tokens;
     int num_logits; /* rows with logits, the last ones; 0, 1, or all (prompt_logits) */
     int outputs;    /* most tokens it can give: 0, or 1 + drafts, the last rows being the drafts' */
+    bool propose;   /* drafts are wanted for what follows */
 } di_plan_row;
 
 /* State of a job to be moved before the step's forward, with its seq as it was then. */
@@ -69,6 +70,10 @@ typedef struct di_sched di_sched;
 /* Borrows the cache. */
 di_sched *di_sched_create(const di_sched_options *o, di_cache *cache, di_error *err);
 void di_sched_destroy(di_sched *s); /* no job may be left in it */
+
+/* Who decides how many drafts are verified and who gets new ones (borrowed). Without: all that jobs
+ * have are verified, and none are asked for. */
+void di_sched_set_pricer(di_sched *s, di_pricer *pricer);
 
 bool di_plan_create(di_plan *p, const di_sched_options *o, di_error *err);
 void di_plan_destroy(di_plan *p);

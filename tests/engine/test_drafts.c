@@ -14,6 +14,7 @@ static di_engine *open_with(int drafts, int max_num_seqs) {
     di_engine_options_init(&o, sizeof o);
     o.model = "models/demo";
     o.num_drafts = drafts;
+    o.spec_mode = DI_SPEC_FIXED;
     o.max_num_seqs = max_num_seqs;
     o.max_num_batched_tokens = 64;
     o.max_mixed_prefill_tokens = 5;

@@ -111,7 +111,7 @@ class LLM:
         async_scheduling: bool = True,
         replay_mode: str = "off",
         replay_keep_tokens: int = 140,
-        num_drafts: int | None = 0,
+        num_drafts: int | None = None,
         spec_mode: str = "priced",
         cost_cache: str | os.PathLike[str] | None = None,
         max_logprobs: int = 20,

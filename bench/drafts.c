@@ -1,0 +1,123 @@
+/* Speed with drafts against speed without, on the demo model: engines with drafts off, all verified
+ * (fixed) and priced are open at once and take turns at the same requests, so that whatever else
+ * the machine does meets all of them; the best of some turns counts.
+ *
+ *     drafts [MODEL] [TOKENS] [TURNS]
+ *
+ * Goal: priced is never below off. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "deepinfer/deepinfer.h"
+
+enum { OFF, FIXED, PRICED, MODES, MOST = 64 };
+
+static const char *const names[MODES] = {"off", "fixed 5", "priced"};
+
+static const char *const subjects[] = {
+    "a ghost",       "the sea",  "an old house", "two brothers",
+    "a long winter", "the king", "a letter",     "the forest",
+};
+
+static di_engine *open_engine(const char *model, int mode, int batch) {
+    di_error err = {0};
+    di_engine_options o;
+    di_engine_options_init(&o, sizeof o);
+    o.model = model;
+    o.max_num_seqs = batch;
+    o.num_drafts = mode == OFF ? 0 : 5;
+    o.spec_mode = mode == FIXED ? DI_SPEC_FIXED : DI_SPEC_PRICED;
+    di_engine *e = di_engine_open(&o, &err);
+    if (!e) {
+        fprintf(stderr, "drafts: %s\n", err.message);
+        exit(1);
+    }
+    return e;
+}
+
+/* Seconds of decoding: from the first token of the last request to the last token of all. */
+static double run(di_engine *e, int batch, double temperature, int tokens, int turn) {
+    di_error err = {0};
+    di_queue *q = di_queue_create(e, &err);
+    int begun = 0, ended = 0;
+    double start = 0;
+    for (int i = 0; i < batch; i++) {
+        char text[160];
+        snprintf(text, sizeof text,
+                 "[{\"role\": \"user\", \"content\": \"Tell me story %d about %s.\"}]",
+                 turn * MOST + i, subjects[i % 8]);
+        di_prompt p;
+        di_prompt_init(&p, sizeof p);
+        p.messages = text;
+        di_request_params params;
+        di_request_params_init(e, &params, sizeof params);
+        params.temperature = temperature;
+        params.ignore_eos = true;
+        params.max_tokens = tokens;
+        params.has_seed = temperature == 0;
+        if (!di_submit(e, q, &p, &params, NULL, &err)) {
+            fprintf(stderr, "drafts: %s\n", err.message);
+            exit(1);
+        }
+    }
+    while (ended < batch) {
+        di_output *out = di_queue_wait(q, -1);
+        if (out) {
+            begun +=
+                out->completion_tokens > 0 && out->completion_tokens == (int64_t)out->num_token_ids;
+            start = start == 0 && begun == batch ? di_now() : start;
+            ended += out->finish_reason != DI_FINISH_NONE;
+        }
+        di_output_free(out);
+    }
+    double seconds = di_now() - start;
+    di_queue_destroy(q);
+    return seconds;
+}
+
+static void print_drafts(di_engine *e) {
+    di_engine_stats s = {.struct_bytes = sizeof s};
+    di_engine_get_stats(e, &s);
+    double made = (double)s.drafts_made_at[0], rounds = (double)s.draft_rounds;
+    printf("   %.2f tokens a round, %.2f drafts of %.0f%% of the tokens",
+           rounds > 0 ? 1 + (double)s.drafts_accepted / rounds : 1,
+           made > 0 ? (double)s.drafts_verified / made : 0,
+           100 * made / (double)s.completion_tokens);
+}
+
+static void compare(const char *model, int batch, double temperature, int tokens, int turns) {
+    di_engine *engines[MODES];
+    double best[MODES];
+    for (int m = 0; m < MODES; m++) {
+        engines[m] = open_engine(model, m, batch);
+        run(engines[m], batch, temperature, tokens, 0);
+        best[m] = 1e9;
+    }
+    for (int turn = 1; turn <= turns; turn++) {
+        for (int m = 0; m < MODES; m++) {
+            double seconds = run(engines[m], batch, temperature, tokens, turn);
+            best[m] = seconds < best[m] ? seconds : best[m];
+        }
+    }
+    for (int m = 0; m < MODES; m++) {
+        printf("%6d %6.1f  %-8s %9.0f %8.2f", batch, temperature, names[m],
+               batch * (tokens - 1) / best[m], best[OFF] / best[m]);
+        print_drafts(engines[m]);
+        putchar('\n');
+        di_engine_close(engines[m]);
+    }
+    fflush(stdout);
+}
+
+int main(int argc, char **argv) {
+    const char *model = argc > 1 ? argv[1] : "models/demo";
+    int tokens = argc > 2 ? atoi(argv[2]) : 96, turns = argc > 3 ? atoi(argv[3]) : 7;
+    printf("%6s %6s  %-8s %9s %8s\n", "batch", "T", "mode", "tokens/s", "x off");
+    for (int batch = 1; batch <= MOST; batch *= 8) {
+        for (int t = 0; t < 2; t++) {
+            compare(model, batch, t, tokens, batch < 64 ? turns : (turns + 1) / 2);
+        }
+    }
+    return 0;
+}

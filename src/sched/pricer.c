@@ -1,0 +1,251 @@
+/* Lengths and proposals: see pricer.h. */
+#include "sched/pricer.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/alloc.h"
+
+static const double prior_acceptance = 0.8; /* of a draft whose predecessors were, until known */
+static const double prior_rounds = 4, most_rounds = 256;
+static const double own_share = 0.25;    /* of the newest round in an answer's mean */
+static const double fade = 0.999;        /* of older rounds in the means by place */
+static const double prior_tests = 32;    /* that say the head is right */
+static const double trial_share = 0.005; /* of the time */
+static const double least_gain = 1.01;   /* for which drafts are made */
+
+bool di_pricer_create(di_pricer *p, const di_pricer_options *o, di_error *err) {
+    size_t seqs = (size_t)o->max_num_seqs, drafts = seqs * (size_t)o->num_drafts;
+    *p = (di_pricer){.o = *o, .profile_rounds = prior_rounds};
+    double survival = 1;
+    for (int j = 0; j < o->num_drafts; j++) {
+        p->profile[j] = (float)(survival *= prior_acceptance);
+    }
+    p->survival = di_calloc(drafts, sizeof *p->survival);
+    p->limits = di_calloc(seqs, sizeof *p->limits);
+    p->lengths = di_calloc(seqs, sizeof *p->lengths);
+    p->order = di_calloc(seqs, sizeof *p->order);
+    p->seconds = di_calloc(drafts + 1, sizeof *p->seconds);
+    if (!p->survival || !p->limits || !p->lengths || !p->order || !p->seconds) {
+        di_pricer_destroy(p);
+        return di_fail(err, DI_ERR_NO_MEMORY, "no memory to price the drafts of %d answers",
+                       o->max_num_seqs);
+    }
+    if (!di_price_scratch_create(&p->scratch, (int)drafts, err)) {
+        di_pricer_destroy(p);
+        return false;
+    }
+    return true;
+}
+
+void di_pricer_destroy(di_pricer *p) {
+    di_price_scratch_destroy(&p->scratch);
+    di_free(p->survival);
+    di_free(p->limits);
+    di_free(p->lengths);
+    di_free(p->order);
+    di_free(p->seconds);
+    *p = (di_pricer){0};
+}
+
+/* ---- confidences ------------------------------------------------------------------------------*/
+
+static double sigmoid(double x) {
+    return 1 / (1 + exp(-(x < -60 ? -60 : x > 60 ? 60 : x)));
+}
+
+void di_pricer_file(di_pricer *p, di_job *job, const float *confidence, int n) {
+    double survival = 1;
+    for (int j = 0; j < n; j++) {
+        double c = 0;
+        if (isnan(confidence[j])) {
+            p->broken++;
+        } else {
+            c = sigmoid((double)confidence[j] / p->o.temperatures[j]);
+        }
+        job->confidence[j] = (float)c;
+        c *= (p->accepted[j] + prior_tests) / (p->expected[j] + prior_tests);
+        survival *= c < 1 ? c : 1;
+        job->survival[j] = (float)survival;
+    }
+}
+
+void di_pricer_resolve(di_pricer *p, di_job *job, int verified, int accepted) {
+    bool fresh = job->rounds++ == 0;
+    if (p->profile_rounds < most_rounds) {
+        p->profile_rounds++;
+    }
+    for (int j = 0; j < job->num_drafts; j++) {
+        float *known = &job->known[j], now = job->survival[j];
+        *known = fresh ? p->profile[j] : *known;
+        *known += (float)own_share * (now - *known);
+        p->profile[j] += (now - p->profile[j]) / (float)p->profile_rounds;
+        if (j < verified && j <= accepted) { /* its test counts: all before it were accepted */
+            p->accepted[j] = fade * p->accepted[j] + (j < accepted);
+            p->expected[j] = fade * p->expected[j] + (double)job->confidence[j];
+        }
+    }
+}
+
+/* What is known of a job's draft without looking at the round at hand. */
+static float known_of(const di_pricer *p, const di_job *job, int j) {
+    return job->rounds > 0 ? job->known[j] : p->profile[j];
+}
+
+/* ---- lengths ----------------------------------------------------------------------------------*/
+
+static double mean_context(di_job *const *jobs, int n) {
+    double sum = 0;
+    for (int i = 0; i < n; i++) {
+        sum += (double)jobs[i]->seq.len;
+    }
+    return n > 0 ? sum / n : 0;
+}
+
+/* Means need not fall along a block; survivals do. */
+static void fill_known(di_pricer *p, const di_job *job, int limit, int row) {
+    float *to = p->survival + row * p->o.num_drafts, last = 1;
+    for (int j = 0; j < limit; j++) {
+        float known = known_of(p, job, j);
+        to[j] = last = known < last ? known : last;
+    }
+}
+
+/* Drafts that the step should verify. What prompts in the step cost is not the drafts' matter: time
+ * counts as if decoding were alone, and drafts by what they add to the step as it is. */
+static int budget_of(di_pricer *p, di_job *const *jobs, const int *limits, int n, int rows,
+                     int most) {
+    double context = mean_context(jobs, n), rate;
+    di_cost_steps(&p->cost, rows, most + 1, context, p->seconds);
+    double prompts = p->seconds[0] - di_cost_step(&p->cost, n, context);
+    for (int k = 0; rows > n && prompts > 0 && k <= most; k++) {
+        p->seconds[k] -= prompts;
+    }
+    for (int i = 0; i < n; i++) {
+        fill_known(p, jobs[i], limits[i], i);
+    }
+    di_slots known = {p->survival, limits, n, p->o.num_drafts};
+    return di_price_budget(&known, n, p->seconds, most, &p->scratch, &rate);
+}
+
+void di_pricer_lengths(di_pricer *p, di_job *const *jobs, const int *limits, int n, int rows,
+                       int most) {
+    int stride = p->o.num_drafts, all = 0;
+    for (int i = 0; i < n; i++) {
+        all += limits[i];
+    }
+    most = most < all ? most : all;
+    int budget = !p->o.priced || most < 1 ? most : budget_of(p, jobs, limits, n, rows, most);
+    for (int i = 0; i < n; i++) {
+        memcpy(p->survival + i * stride, jobs[i]->survival,
+               (size_t)limits[i] * sizeof *p->survival);
+    }
+    di_slots now = {p->survival, limits, n, stride};
+    di_price_share(&now, budget, &p->scratch, p->lengths);
+    for (int i = 0; i < n; i++) {
+        jobs[i]->verify = p->lengths[i];
+    }
+}
+
+/* ---- proposals --------------------------------------------------------------------------------*/
+
+static float worth(const di_pricer *p, const di_job *job) {
+    float sum = 0;
+    for (int j = 0; j < p->o.num_drafts; j++) {
+        sum += known_of(p, job, j);
+    }
+    return sum;
+}
+
+/* p->order: jobs by what their drafts are worth, best first; equal ones as they come. In buckets:
+ * exact order matters little. */
+static void rank(di_pricer *p, di_job *const *jobs, int n) {
+    enum { BUCKETS = 128 };
+    int starts[BUCKETS + 1] = {0};
+    for (int i = 0; i < n; i++) {
+        float share = worth(p, jobs[i]) / (float)p->o.num_drafts;
+        int bucket = BUCKETS - 1 - (int)(share * (BUCKETS - 1));
+        p->lengths[i] = bucket;
+        starts[bucket + 1]++;
+    }
+    for (int b = 0; b < BUCKETS; b++) {
+        starts[b + 1] += starts[b];
+    }
+    for (int i = 0; i < n; i++) {
+        p->order[starts[p->lengths[i]]++] = i;
+    }
+}
+
+/* Tokens a second if the best m of n jobs always had drafts. */
+static double rate_with(di_pricer *p, di_job *const *jobs, int n, int m) {
+    int most = m * p->o.num_drafts;
+    double rate, draft = di_cost_draft(&p->cost, m);
+    for (int i = 0; i < m; i++) {
+        p->limits[i] = p->o.num_drafts;
+        fill_known(p, jobs[p->order[i]], p->o.num_drafts, i);
+    }
+    di_cost_steps(&p->cost, n, most + 1, mean_context(jobs, n), p->seconds);
+    for (int k = 0; k <= most; k++) {
+        p->seconds[k] += draft;
+    }
+    di_slots known = {p->survival, p->limits, m, p->o.num_drafts};
+    di_price_budget(&known, n, p->seconds, most, &p->scratch, &rate);
+    return rate;
+}
+
+/* How many jobs should have drafts; *seconds: of a step without. */
+static int choose(di_pricer *p, di_job *const *jobs, int n, double *seconds) {
+    enum { TRIES = 6 };
+    double best = rate_with(p, jobs, n, 0);
+    int chosen = 0, last = 0;
+    *seconds = n / best;
+    best *= least_gain;
+    for (int t = 1; t <= TRIES; t++) {
+        int m = (int)(((long)n * t + TRIES - 1) / TRIES);
+        if (m > last) {
+            double rate = rate_with(p, jobs, n, last = m);
+            if (rate > best) {
+                best = rate;
+                chosen = m;
+            }
+        }
+    }
+    return chosen;
+}
+
+/* The job without drafts whose last ones are longest ago, if it is time to try one. */
+static void try_one(di_pricer *p, di_job *const *jobs, int n, double seconds) {
+    di_job *oldest = NULL;
+    p->since_trial += seconds;
+    for (int i = 0; i < n; i++) {
+        if (!jobs[i]->propose && (!oldest || jobs[i]->proposed_at < oldest->proposed_at)) {
+            oldest = jobs[i];
+        }
+    }
+    if (oldest && p->since_trial * trial_share > di_cost_draft(&p->cost, 1)) {
+        oldest->propose = true;
+        p->since_trial = 0;
+    }
+}
+
+void di_pricer_proposals(di_pricer *p, di_job *const *jobs, int n) {
+    int chosen = n;
+    double seconds = 0;
+    p->turn++;
+    if (p->o.priced && n > 0) {
+        rank(p, jobs, n);
+        chosen = choose(p, jobs, n, &seconds);
+    }
+    for (int i = 0; i < n; i++) {
+        jobs[i]->propose = !p->o.priced;
+    }
+    for (int i = 0; p->o.priced && i < chosen; i++) {
+        jobs[p->order[i]]->propose = true;
+    }
+    if (p->o.priced && chosen < n) {
+        try_one(p, jobs, n, seconds);
+    }
+    for (int i = 0; i < n; i++) {
+        jobs[i]->proposed_at = jobs[i]->propose ? p->turn : jobs[i]->proposed_at;
+    }
+}

@@ -1,0 +1,61 @@
+/* How many drafts of each answer a step verifies, and which answers get new ones: decided by what
+ * drafts are likely to be accepted and what steps are predicted to cost.
+ *
+ * What is known of an answer is a running mean of its survivals (price.h) over rounds that have
+ * been decided; of one without rounds, the mean over all answers. From it comes the number of
+ * drafts that a step verifies, which the drafts at hand then share by their own survivals. Drafts
+ * are made for those answers for which they pay for themselves, the draft model's own time
+ * included; where they do not, one answer is tried now and then, as often as costs half a percent.
+ *
+ * Confidences are the head's, at a temperature of their place in the block, times what experience
+ * says (accepted over expected, by place).
+ *
+ * The step thread's. Allocates nothing once created. */
+#ifndef DI_SCHED_PRICER_H
+#define DI_SCHED_PRICER_H
+
+#include "sched/cost.h"
+#include "sched/job.h"
+#include "sched/price.h"
+
+typedef struct di_pricer_options {
+    int num_drafts; /* in a block, 1 .. DI_MAX_DRAFTS */
+    int max_num_seqs;
+    bool priced;                        /* false: all are verified, everybody gets new ones */
+    double temperatures[DI_MAX_DRAFTS]; /* of the confidence head, > 0 */
+} di_pricer_options;
+
+typedef struct di_pricer {
+    di_pricer_options o;
+    di_cost cost;                 /* priced only; its owner calls di_cost_init */
+    float profile[DI_MAX_DRAFTS]; /* mean survivals over all answers */
+    double profile_rounds;
+    /* by place, with old rounds fading: accepted, and what the head expected */
+    double accepted[DI_MAX_DRAFTS], expected[DI_MAX_DRAFTS];
+    uint64_t turn;      /* of proposals */
+    double since_trial; /* seconds of steps predicted since an answer was tried */
+    uint64_t broken;    /* confidences that were no number */
+    di_price_scratch scratch;
+    float *survival;               /* [max_num_seqs, num_drafts] */
+    int *limits, *lengths, *order; /* [max_num_seqs] */
+    double *seconds;               /* [1 + max_num_seqs * num_drafts] */
+} di_pricer;
+
+bool di_pricer_create(di_pricer *p, const di_pricer_options *o, di_error *err);
+void di_pricer_destroy(di_pricer *p); /* of all zero: nothing */
+
+/* Drafts of the job have come: what their confidences (before the sigmoid) say. */
+void di_pricer_file(di_pricer *p, di_job *job, const float *confidence, int n);
+
+/* The drafts last filed have been decided: so many were verified, and so many of those accepted. */
+void di_pricer_resolve(di_pricer *p, di_job *job, int verified, int accepted);
+
+/* Sets job->verify of n jobs that each have a row. limits[i]: drafts of job i that may be verified;
+ * rows: of the step so far, theirs included; most: drafts for which there is room. */
+void di_pricer_lengths(di_pricer *p, di_job *const *jobs, const int *limits, int n, int rows,
+                       int most);
+
+/* Sets job->propose of n jobs that will each give a token in a step. */
+void di_pricer_proposals(di_pricer *p, di_job *const *jobs, int n);
+
+#endif
