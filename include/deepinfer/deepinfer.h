@@ -171,7 +171,10 @@ typedef struct di_request_params {
     double top_p;       /* above 0, up to 1; 1 = off */
     int64_t top_k;      /* -1 = off, or 1 to 2^31 - 1 */
     double min_p;       /* 0 to 1; 0 = off */
-    bool has_seed;      /* false: a random seed, told in the output */
+    /* false: a random seed, told in the output. It gives the same answer again, unless drafts were
+     * on: then what comes depends on them (it has the same distribution), and drafts fit more
+     * often. */
+    bool has_seed;
     uint64_t seed;
     int64_t max_tokens;        /* 1 to 2^31 - 1; 0 = as many as the context has left */
     bool ignore_eos;           /* the end-of-sentence token does not end the answer */

@@ -32,7 +32,9 @@ class CompletionOutput:
     logprobs: list[Logprobs] | None = None
     finish_reason: str | None = None  # "stop", "length", "abort", "deadline", "error"
     stop_reason: int | str | None = None  # the stop text or stop token; None for the model's own
-    seed: int | None = None  # of its draws: the same seed and parameters give the same answer
+    # of its draws: given as seq_seed it gives the same answer (one that was drawn without a seed:
+    # only if there were no drafts)
+    seed: int | None = None
     error: str | None = None  # with finish_reason "error"
 
     @property

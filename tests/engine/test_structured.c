@@ -351,6 +351,7 @@ static void test_a_block_that_the_prompt_has_opened_goes_on(void **state) {
 static di_engine *open_with_drafts(int drafts, int seqs) {
     di_engine_options o = demo_options();
     o.num_drafts = drafts;
+    o.spec_mode = DI_SPEC_FIXED;
     o.max_num_seqs = seqs;
     return open_engine(&o);
 }
