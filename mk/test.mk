@@ -62,7 +62,7 @@ bench: deps
 	@$(MAKE) --no-print-directory bench-run
 
 .PHONY: bench-run
-bench-run: all $(BENCH_BIN) testdata
+bench-run: all $(BENCH_BIN) $(TEST_HELPERS) testdata
 	@BUILD=$(BUILD) TESTDATA=$(TESTDATA) PYTHON=$(PYTHON) bench/run.sh $(BENCH)
 
 # The tests that walk at random, SOAK_EVENTS times as long as in `make test`. Their seeds are printed;

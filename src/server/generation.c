@@ -152,11 +152,10 @@ static void give_up_reader(di_generation *g) {
     g->finish = "slow_reader";
 }
 
-static void count(di_generation *g, di_generation_choice *c, const di_output *out) {
+static void count(di_generation *g, di_generation_choice *c, const di_output *out, double now) {
     if (out->num_token_ids == 0) {
         return;
     }
-    double now = di_now();
     if (c->first_time > 0) {
         di_metrics_gap(g->server->metrics, now - c->last_time, (int64_t)out->num_token_ids);
     } else {
@@ -205,14 +204,13 @@ static const char *finish_name(di_finished f) {
 }
 
 /* The last output of an answer, for the counters. */
-static void account(di_generation *g, di_generation_choice *c, const di_output *out) {
+static void account(di_generation *g, di_generation_choice *c, const di_output *out, double now) {
     bool first = c == &g->choices[0];
     di_answer_status status = {0};
     if (c->answer) {
         di_answer_get_status(c->answer, &status);
     }
     di_finished why = finished(g, c, out);
-    double now = di_now();
     di_metrics_request r = {
         .key_id = g->tenant.key ? g->tenant.key->id : "anonymous",
         .finished = why,
@@ -270,7 +268,7 @@ static bool broke_off(const di_generation *g, const di_output *out, int *status,
     return false;
 }
 
-static void tell(di_generation *g, int index, const di_output *out) {
+static void tell(di_generation *g, int index, const di_output *out, double now) {
     di_generation_choice *c = &g->choices[index];
     di_error err = {0};
     int status = 500;
@@ -288,7 +286,7 @@ static void tell(di_generation *g, int index, const di_output *out) {
     }
     if (di_stream_waiting(&g->bytes) != before) {
         g->opened = true;
-        g->last_event = di_now();
+        g->last_event = now;
     }
     if (c->answered && --g->unanswered == 0 && g->running > 0) {
         cancel(g); /* a stop text: nobody wants the rest */
@@ -300,19 +298,19 @@ static void tell(di_generation *g, int index, const di_output *out) {
 
 /* ---- the pump's side --------------------------------------------------------------------------*/
 
-void di_generation_take(di_generation *g, di_submission *s, const di_output *out) {
+void di_generation_take(di_generation *g, di_submission *s, const di_output *out, double now) {
     pthread_mutex_lock(&g->lock);
     int index = s->first + out->index;
     di_generation_choice *c = &g->choices[index];
     if (index == 0) {
         g->cached_tokens = out->cached_tokens;
     }
-    count(g, c, out);
-    tell(g, index, out);
+    count(g, c, out, now);
+    tell(g, index, out, now);
     bool last = false;
     if (out->finish_reason != DI_FINISH_NONE) {
         c->ended = true;
-        account(g, c, out);
+        account(g, c, out, now);
         s->running--;
         last = --g->running == 0;
         if (last) {

@@ -109,8 +109,8 @@ di_generation *di_generation_create(struct di_server *s, const di_voice *voice, 
 bool di_generation_submit(di_generation *g, const di_ids *prompts, const di_request_params *params,
                           di_error *err);
 
-/* An output of its submission (the pump). */
-void di_generation_take(di_generation *g, di_submission *s, const di_output *out);
+/* An output of its submission (the pump), which came `now`. */
+void di_generation_take(di_generation *g, di_submission *s, const di_output *out, double now);
 
 /* The client has left: the engine stops. */
 void di_generation_abandon(di_generation *g);

@@ -22,12 +22,12 @@ void *di_server_pump(void *server) {
     double next = di_now();
     while (!atomic_load(&s->pump_stops)) {
         di_output *out = a->wait(a->self, PATIENCE_MS);
+        double now = di_now();
         if (out) {
             di_submission *sub = out->tag;
-            di_generation_take(sub->generation, sub, out);
+            di_generation_take(sub->generation, sub, out, now);
             a->release(a->self, out);
         }
-        double now = di_now();
         if (now >= next) {
             tick(s, now);
             next = now + 0.25;

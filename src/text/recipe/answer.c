@@ -44,9 +44,9 @@ void di_answer_destroy(di_answer *a) {
         di_buffer_free(&a->calls[i].name);
         di_buffer_free(&a->calls[i].arguments);
     }
-    di_buffer *const buffers[] = {&a->fingerprint, &a->waiting_logprobs,   &a->reasoning,
-                                  &a->content,     &a->reasoning_logprobs, &a->content_logprobs,
-                                  &a->json};
+    di_buffer *const buffers[] = {
+        &a->fingerprint,        &a->waiting_logprobs, &a->reasoning, &a->content,
+        &a->reasoning_logprobs, &a->content_logprobs, &a->json,      &a->head};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++) {
         di_buffer_free(buffers[i]);
     }

@@ -22,9 +22,13 @@ static void write_fingerprint(const di_answer *a, di_writer *w) {
     }
 }
 
-/* Up to the members of the delta. */
+/* Up to the members of the delta; the same in every chunk, so written once. */
 static di_writer begin_chunk(di_answer *a, di_error *err) {
     di_writer w = di_event_begin(a, err);
+    if (a->head.size > 0) {
+        w.failed = !di_buffer_append(&a->json, a->head.data, a->head.size, err);
+        return w;
+    }
     write_head(a, &w, "chat.completion.chunk");
     write_fingerprint(a, &w);
     di_write_key(&w, "choices");
@@ -34,6 +38,7 @@ static di_writer begin_chunk(di_answer *a, di_error *err) {
     di_write_uint(&w, a->s.index);
     di_write_key(&w, "delta");
     di_write_open(&w, '{');
+    w.failed = w.failed || !di_buffer_append(&a->head, a->json.data, a->json.size, err);
     return w;
 }
 

@@ -69,6 +69,7 @@ struct di_answer {
     size_t num_calls, call_capacity;
 
     di_buffer json; /* of an event */
+    di_buffer head; /* chat: how every event begins */
     uint64_t sequence;
     size_t num_items; /* blocks or items that have begun */
     int open_item;    /* a di_item_kind */

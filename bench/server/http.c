@@ -1,0 +1,328 @@
+/* The server's front end without a model: an engine that answers 64 tokens to everything, and a
+ * load maker of its own on the other end. bench/server/http_peer.py has the same load on FastAPI
+ * and uvicorn.
+ *
+ *     http                     starts the scripted server and measures it
+ *     http --against ADDRESS   measures what listens there, streamed only
+ *
+ * Requests are chat completions on connections that stay open. Full load: each connection sends its
+ * next request when the last answer has come. Half load: requests begin at fixed times, half as
+ * many as were answered; what they take is what the front end adds, since the engine takes nothing.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+
+enum { CLIENTS = 64, MOST_TIMES = 1 << 20, TAIL = 8 };
+
+typedef struct client {
+    int fd;
+    double began, first;  /* of the request under way; 0: none is */
+    char tail[TAIL];      /* the last bytes that came */
+    size_t bytes, length; /* of a whole answer: of its body, as far as known */
+    bool in_body;
+    char head[1024];
+    size_t head_size;
+} client;
+
+typedef struct load {
+    struct sockaddr_in address;
+    bool stream;
+    double seconds, rate; /* rate 0: as fast as answers come */
+    char request[1024];
+    size_t request_size;
+    int epoll;
+    client clients[CLIENTS];
+    long requests, events;
+    double *whole, *first; /* seconds of each */
+    long num_times;
+} load;
+
+static void die(const char *what) {
+    perror(what);
+    exit(1);
+}
+
+static void write_request(load *l) {
+    char body[512];
+    int size = snprintf(body, sizeof body,
+                        "{\"model\":\"DeepSeek-V4.1-Flash\",\"messages\":[{\"role\":\"user\","
+                        "\"content\":\"Tell me about the weather of tomorrow.\"}],\"thinking\":"
+                        "{\"type\":\"disabled\"},\"max_tokens\":100,\"stream\":%s}",
+                        l->stream ? "true" : "false");
+    l->request_size = (size_t)snprintf(l->request, sizeof l->request,
+                                       "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+                                       "Content-Type: application/json\r\nContent-Length: %d\r\n"
+                                       "\r\n%s",
+                                       size, body);
+}
+
+static void open_clients(load *l) {
+    for (int i = 0; i < CLIENTS; i++) {
+        client *c = &l->clients[i];
+        int on = 1;
+        *c = (client){.fd = socket(AF_INET, SOCK_STREAM, 0)};
+        if (connect(c->fd, (struct sockaddr *)&l->address, sizeof l->address) != 0) {
+            die("connect");
+        }
+        setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+        struct epoll_event e = {.events = EPOLLIN, .data.ptr = c};
+        epoll_ctl(l->epoll, EPOLL_CTL_ADD, c->fd, &e);
+    }
+}
+
+static void send_request(load *l, client *c) {
+    c->began = di_now();
+    c->first = 0;
+    c->in_body = false;
+    c->head_size = c->bytes = c->length = 0;
+    memset(c->tail, 0, TAIL);
+    if (write(c->fd, l->request, l->request_size) != (ssize_t)l->request_size) {
+        die("write");
+    }
+}
+
+/* "data: " in what has come, also across two reads. */
+static long count_events(const client *c, const char *data, size_t size) {
+    char joined[2 * TAIL];
+    size_t head = size < TAIL ? size : TAIL;
+    long n = 0;
+    memcpy(joined, c->tail, TAIL);
+    memcpy(joined + TAIL, data, head);
+    for (size_t i = TAIL - 5; i < TAIL && i + 6 <= TAIL + head; i++) {
+        n += memcmp(joined + i, "data: ", 6) == 0;
+    }
+    for (const char *at = data; (at = memmem(at, size - (size_t)(at - data), "data: ", 6));) {
+        n++;
+        at += 6;
+    }
+    return n;
+}
+
+static void keep_tail(client *c, const char *data, size_t size) {
+    size_t n = size < TAIL ? size : TAIL;
+    memmove(c->tail, c->tail + n, TAIL - n);
+    memcpy(c->tail + TAIL - n, data + size - n, n);
+}
+
+/* The head of a whole answer, to know its length. */
+static size_t take_head(client *c, const char *data, size_t size) {
+    size_t i = 0;
+    while (i < size && !c->in_body && c->head_size + 1 < sizeof c->head) {
+        c->head[c->head_size++] = data[i++];
+        c->head[c->head_size] = 0;
+        if (c->head_size > 4 && memcmp(c->head + c->head_size - 4, "\r\n\r\n", 4) == 0) {
+            const char *length = strcasestr(c->head, "content-length:");
+            c->in_body = true;
+            c->length = length ? (size_t)atol(length + 15) : 0;
+            if (strncmp(c->head, "HTTP/1.1 200", 12) != 0) {
+                fprintf(stderr, "http: %s\n", c->head);
+                exit(1);
+            }
+        }
+    }
+    return i;
+}
+
+/* True when the answer under way is whole. */
+static bool take(load *l, client *c) {
+    char data[65536];
+    ssize_t got = read(c->fd, data, sizeof data);
+    if (got <= 0) {
+        die("read");
+    }
+    size_t size = (size_t)got, head = take_head(c, data, size);
+    if (!l->stream) {
+        c->bytes += size - head;
+        l->events += c->in_body && c->bytes == c->length;
+        return c->in_body && c->bytes == c->length;
+    }
+    long n = count_events(c, data, size);
+    l->events += n;
+    c->first = c->first == 0 && n > 0 ? di_now() : c->first;
+    keep_tail(c, data, size);
+    return memcmp(c->tail + TAIL - 7, "\r\n0\r\n\r\n", 7) == 0;
+}
+
+static void note(load *l, const client *c) {
+    double now = di_now();
+    if (l->num_times < MOST_TIMES) {
+        l->whole[l->num_times] = now - c->began;
+        l->first[l->num_times++] = (c->first > 0 ? c->first : now) - c->began;
+    }
+    l->requests++;
+}
+
+static client *idle_client(load *l) {
+    for (int i = 0; i < CLIENTS; i++) {
+        if (l->clients[i].began == 0) {
+            return &l->clients[i];
+        }
+    }
+    return NULL;
+}
+
+/* Begins those whose time has come; the time from then counts, however late it is. */
+static void begin_due(load *l, double start, long *begun) {
+    for (client *c; l->rate > 0 && (double)*begun < (di_now() - start) * l->rate &&
+                    (c = idle_client(l)) != NULL;) {
+        double due = start + (double)*begun / l->rate;
+        send_request(l, c);
+        c->began = due;
+        ++*begun;
+    }
+}
+
+static double run(load *l) {
+    struct epoll_event events[CLIENTS];
+    long begun = 0;
+    write_request(l);
+    l->epoll = epoll_create1(0);
+    l->requests = l->events = l->num_times = 0;
+    open_clients(l);
+    double start = di_now(), end = start + l->seconds, now = start;
+    for (int i = 0; i < CLIENTS && l->rate == 0; i++) {
+        send_request(l, &l->clients[i]);
+    }
+    while (now < end) {
+        begin_due(l, start, &begun);
+        int n = epoll_wait(l->epoll, events, CLIENTS, 1);
+        for (int i = 0; i < n; i++) {
+            client *c = events[i].data.ptr;
+            if (take(l, c)) {
+                note(l, c);
+                c->began = 0;
+                if (l->rate == 0) {
+                    send_request(l, c);
+                }
+            }
+        }
+        now = di_now();
+    }
+    for (int i = 0; i < CLIENTS; i++) {
+        close(l->clients[i].fd);
+    }
+    close(l->epoll);
+    return now - start;
+}
+
+static int by_size(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double share(double *times, long n, double p) {
+    qsort(times, (size_t)n, sizeof *times, by_size);
+    return n > 0 ? times[(long)((double)(n - 1) * p)] * 1e3 : 0;
+}
+
+static double measure(load *l, const char *name) {
+    double best = 0;
+    for (int round = 0; round < (l->rate > 0 ? 1 : 3); round++) {
+        double seconds = run(l);
+        double rate = (double)l->requests / seconds;
+        printf("%-22s %9.0f requests/s %10.0f events/s   first event p50 %6.2f p99 %6.2f ms   "
+               "whole p50 %6.2f p99 %6.2f ms\n",
+               name, rate, (double)l->events / seconds, share(l->first, l->num_times, 0.5),
+               share(l->first, l->num_times, 0.99), share(l->whole, l->num_times, 0.5),
+               share(l->whole, l->num_times, 0.99));
+        best = rate > best ? rate : best;
+    }
+    fflush(stdout);
+    return best;
+}
+
+static void print_memory(pid_t pid, const char *when) {
+    char path[64], line[256];
+    snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+    FILE *f = fopen(path, "re");
+    while (f && fgets(line, sizeof line, f)) {
+        if (strncmp(line, "VmRSS:", 6) == 0) {
+            printf("%-22s %9.1f MiB resident, tokenizer and stand-in engine included\n", when,
+                   (double)atol(line + 6) / 1024);
+        }
+    }
+    if (f) {
+        fclose(f);
+    }
+}
+
+static pid_t start_server(char *address, size_t size) {
+    const char *build = getenv("BUILD");
+    char program[512];
+    int ends[2];
+    snprintf(program, sizeof program, "%s/tests/server/scripted_server",
+             build ? build : "build/release");
+    if (pipe(ends) != 0) {
+        die("pipe");
+    }
+    pid_t pid = fork();
+    if (pid == 0) {
+        dup2(ends[1], STDOUT_FILENO);
+        execl(program, program, "models/demo", "fixed_tokens=64", (char *)NULL);
+        die(program);
+    }
+    close(ends[1]);
+    FILE *out = fdopen(ends[0], "r");
+    if (!out || !fgets(address, (int)size, out)) {
+        die("the server's address");
+    }
+    return pid;
+}
+
+static void set_address(load *l, char *text) {
+    char *port = strrchr(text, ':');
+    if (!port) {
+        fprintf(stderr, "http: %s is no ADDRESS:PORT\n", text);
+        exit(2);
+    }
+    *port++ = 0;
+    l->address =
+        (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(port))};
+    inet_pton(AF_INET, text, &l->address.sin_addr);
+}
+
+int main(int argc, char **argv) {
+    static load l;
+    char address[64];
+    pid_t server = 0;
+    bool against = argc == 3 && strcmp(argv[1], "--against") == 0;
+    signal(SIGPIPE, SIG_IGN);
+    l.whole = malloc(MOST_TIMES * sizeof *l.whole);
+    l.first = malloc(MOST_TIMES * sizeof *l.first);
+    if (against) {
+        snprintf(address, sizeof address, "%s", argv[2]);
+    } else {
+        server = start_server(address, sizeof address);
+        print_memory(server, "idle");
+    }
+    set_address(&l, address);
+    l.seconds = 3;
+    l.stream = true;
+    double streamed = measure(&l, "streamed, full load");
+    if (!against) {
+        l.rate = streamed / 2;
+        measure(&l, "streamed, half load");
+        l.rate = 0;
+        l.stream = false;
+        measure(&l, "whole, full load");
+        print_memory(server, "after");
+        kill(server, SIGTERM);
+        waitpid(server, NULL, 0);
+    }
+    free(l.whole);
+    free(l.first);
+    return 0;
+}
