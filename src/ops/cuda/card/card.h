@@ -21,6 +21,7 @@ typedef enum di_card_use {
     DI_CARD_USE_KEYS,
     DI_CARD_USE_HOST, /* copies of host arrays, one op's */
     DI_CARD_USE_STEP, /* the step at hand */
+    DI_CARD_USE_PACK, /* weights as stored, on their way to the kernels' order */
     DI_CARD_NUM_USES,
 } di_card_use;
 

@@ -107,6 +107,26 @@ __device__ __forceinline__ float q8_round_trip(dk_bf16 v) {
     return e4m3_value(to_e4m3(bf16_value(v) * inverse)) * e8m0_value(byte);
 }
 
+/* The same for 8 values of a thread, a group being four lanes. */
+__device__ __forceinline__ uint4 q8_piece(uint4 v) {
+    uint32_t w[4] = {v.x, v.y, v.z, v.w}, most = 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        most = max(most, magnitude_bits((dk_bf16)w[i]));
+        most = max(most, magnitude_bits((dk_bf16)(w[i] >> 16)));
+    }
+    uint32_t byte = q8_scale(bf16_value((dk_bf16)group_max(most, 4)));
+    float inverse = __uint_as_float((byte < 254 ? 254 - byte : 0) << 23), scale = e8m0_value(byte);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        uint32_t low = to_bf16(e4m3_value(to_e4m3(__uint_as_float(w[i] << 16) * inverse)) * scale);
+        uint32_t high =
+            to_bf16(e4m3_value(to_e4m3(__uint_as_float(w[i] & 0xffff0000u) * inverse)) * scale);
+        w[i] = low | high << 16;
+    }
+    return make_uint4(w[0], w[1], w[2], w[3]);
+}
+
 /* ---- codes to BF16, two at a time --------------------------------------------------------------
  *
  * Codes moved to their places in a BF16 read 2^-120 (E4M3) or 2^-126 (E2M1) times their value,
@@ -159,6 +179,17 @@ __device__ __forceinline__ scale_pair make_scale(uint32_t byte, uint32_t bias) {
     s.first = twice((s.both ? bias + 127 : byte + bias) << 7);
     s.second = twice(e8m0_bf16(byte));
     return s;
+}
+
+/* ---- prepared activations ----------------------------------------------------------------------
+ *
+ * The place of value `at` of a row among `rows` prepared ones: planes of 64 values, [plane][row],
+ * and the 8 pieces of 16 bytes of a plane's row exchanged by row % 8. That is the order in which
+ * tensor cores read shared memory ("128-byte swizzle"), so rows are brought there by plain copies;
+ * a tile of rows begins at a multiple of 8. */
+__device__ __forceinline__ size_t prepared_at(size_t rows, int row, int at) {
+    return ((size_t)(at / DK_CHUNK) * rows + row) * DK_CHUNK +
+           ((at % 64 / 8 ^ row & 7) * 8 + at % 8);
 }
 
 /* ---- functions, as ops/cpu/fmath.h -----------------------------------------------------------*/

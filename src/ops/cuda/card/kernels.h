@@ -20,34 +20,52 @@ typedef enum dk_format { DK_BF16, DK_FP8, DK_FP4 } dk_format;
 
 /* ---- matrices ----------------------------------------------------------------------------------
  *
- * A weight matrix as it lies on the card: codes as stored, rows filled up with zeros to whole
- * chunks of 64 bytes, so that four neighbouring threads read a chunk with one 16-byte load each.
- * k is cut into `slices` runs of `slice_chunks` chunks; a dot product is the sum of its slices'
- * sums, first to last. All of this follows from the format and k alone. */
+ * A weight matrix as it lies on the card: in the order in which kernels read it. A tile is 64 rows,
+ * a chunk of it 64 values of each: its codes, then their scales, in one run of dk_chunk_bytes bytes
+ * (codes.cuh says how). Chunks of a tile follow one another, then the next tile; rows and values
+ * behind the matrix's end are zeros. Behind the last tile of an FP8 matrix: a byte a row, not 0 if
+ * it holds a NaN code. */
 typedef struct dk_matrix {
     dk_format format;
-    const uint8_t *data, *scale; /* scale: E8M0, [rows / scale_rows, scale_pitch] */
-    int rows, k;                 /* k as stored, without filling */
-    int kp;                      /* k with filling */
-    size_t pitch;                /* bytes from one row to the next */
-    int scale_pitch, scale_rows;
-    int slices, slice_chunks, chunks;
+    const uint8_t *data;
+    int rows, k; /* as stored, without filling */
+    int tiles, chunks;
 } dk_matrix;
 
-/* DK_ROW_UNIT rows of zeros follow a matrix's last row, after filling up to a multiple of it: tiles
- * may reach beyond the end. */
-enum { DK_CHUNK_BYTES = 64, DK_MAX_SLICES = 8, DK_ROW_UNIT = 32 };
+enum { DK_TILE_ROWS = 64, DK_CHUNK = 64 };
 
-/* Values of a chunk: 32 BF16, 64 FP8, 128 FP4. */
-static inline int dk_chunk_values(dk_format format) {
-    return format == DK_BF16 ? 32 : format == DK_FP8 ? 64 : 128;
+#ifdef __CUDACC__
+#define DK_BOTH static __host__ __device__ __forceinline__
+#else
+#define DK_BOTH static inline
+#endif
+
+DK_BOTH size_t dk_chunk_bytes(dk_format format) {
+    return format == DK_BF16 ? 8192 : format == DK_FP8 ? 4096 + 16 : 2048 + 128;
 }
 
-/* Activations for a product with weights of `format`: [n, kp] bf16 values in the order in which the
- * decoded weights come (linear.cu), through Q8 or not, zeros behind k. groups: x is
- * [n, groups, k], out [groups, n, kp]. */
-void dk_prepare(cudaStream_t s, const dk_bf16 *x, int n, int groups, int k, int kp,
-                dk_format format, bool quantise, dk_bf16 *out);
+DK_BOTH size_t dk_tile_bytes(const dk_matrix *w) {
+    return (size_t)w->chunks * dk_chunk_bytes(w->format);
+}
+
+DK_BOTH size_t dk_matrix_bytes(const dk_matrix *w) {
+    return (size_t)w->tiles * (dk_tile_bytes(w) + (w->format == DK_FP8 ? DK_TILE_ROWS : 0));
+}
+
+/* Fills tiles [first, ...) of w->data (zeros before) from `rows` whole rows as a checkpoint stores
+ * them: codes [rows, k], scales [rows / 32 rounded up, k / 32] for FP8, [rows, k / 32] for FP4. */
+void dk_pack(cudaStream_t s, const dk_matrix *w, int first, int rows, const uint8_t *codes,
+             const uint8_t *scale);
+
+/* Activations lie in planes of 64 values: [planes, rows, 64], pieces of 8 values exchanged as the
+ * tensor cores' shared memory wants them (common.cuh). Values of such a buffer: */
+DK_BOTH size_t dk_prepared_values(size_t rows, int k) {
+    return rows * (size_t)((k + DK_CHUNK - 1) / DK_CHUNK) * DK_CHUNK;
+}
+
+/* bf16 values x [n, groups, k] -> prepared [groups][n rows], through Q8 or not, zeros behind k. */
+void dk_prepare(cudaStream_t s, const dk_bf16 *x, int n, int groups, int k, bool quantise,
+                dk_bf16 *out);
 
 /* y[t][g * m + i] = prepared row t of group g . row g * m + i of w, m = w.rows / groups. Exactly
  * one of yb and yf is not NULL; rows of y lie ldy values apart. add: to what yf holds. */
@@ -62,35 +80,43 @@ void dk_linear(cudaStream_t s, const dk_matrix *w, const dk_bf16 *prepared, int 
 
 /* ---- experts ----------------------------------------------------------------------------------*/
 
-typedef struct dk_expert { /* one expert's codes and scales; all experts have one shape */
-    const uint8_t *w1, *s1, *w3, *s3, *w2, *s2;
+typedef struct dk_expert { /* one expert's matrices; all experts have one shape */
+    const uint8_t *w1, *w3, *w2;
 } dk_expert;
 
-typedef struct dk_tile { /* up to 8 * NT uses of one expert */
+/* A tile is some uses of one expert: a run of slots. An expert's slots begin at a multiple of 8. */
+typedef struct dk_tile {
     int32_t expert, first, count;
 } dk_tile;
 
 typedef struct dk_moe {
     int n, top_k, num_experts, d, inter;
-    int tile_rows, max_tiles; /* rows of a tile: 8, 16 or 32 */
-    const int32_t *experts;   /* [n, top_k] */
-    const float *weights;     /* [n, top_k] */
-    const dk_expert *table;   /* [num_experts], on the card */
-    dk_matrix up, down;       /* shapes of the routed experts; data unused */
-    const dk_expert *shared;  /* [1], on the card */
+    int tile_rows, max_tiles, slots; /* rows of a tile: 8, 64 or 256 */
+    const int32_t *experts;          /* [n, top_k] */
+    const float *weights;            /* [n, top_k] */
+    const dk_expert *table;          /* [num_experts], on the card */
+    dk_matrix up, down;              /* shapes of the routed experts; data unused */
+    const dk_expert *shared;         /* [1], on the card */
     dk_matrix shared_up, shared_down;
     float limit;
     const dk_bf16 *x;          /* [n, d] */
-    dk_bf16 *x_routed;         /* prepared for the routed experts' format */
-    dk_bf16 *x_shared;         /* and for the shared one's; may be the same */
+    dk_bf16 *x_routed;         /* prepared, a row a slot */
+    dk_bf16 *x_shared;         /* prepared, a row a token */
     int32_t *num_tiles;        /* [1] */
     dk_tile *tiles;            /* [max_tiles] */
-    int32_t *token, *place;    /* [n * top_k] */
-    float *weight;             /* [n * top_k] */
-    dk_bf16 *mid, *mid_shared; /* prepared t, [n * top_k, down.kp] and [n, shared_down.kp] */
+    int32_t *slot;             /* [n * top_k], of a use */
+    int32_t *place;            /* [slots], row of out */
+    float *weight;             /* [slots] */
+    dk_bf16 *mid, *mid_shared; /* prepared t, [slots] and [n] */
     dk_bf16 *out;              /* [n, top_k + 1, d] */
     dk_bf16 *y;                /* [n, d] */
 } dk_moe;
+
+/* Slots that the worst case needs. */
+DK_BOTH int dk_moe_slots(int n, int top_k, int num_experts) {
+    int pairs = n * top_k;
+    return pairs + 7 * (pairs < num_experts ? pairs : num_experts);
+}
 
 void dk_moe_run(cudaStream_t s, const dk_moe *m);
 
@@ -193,9 +219,9 @@ void dk_mhc_pre(cudaStream_t s, const dk_bf16 *h, const float *pre, int n, int h
 void dk_mhc_post(cudaStream_t s, const dk_bf16 *y, const float *post, const float *comb, int n,
                  int hc, int d, dk_bf16 *h);
 
-/* codes [n, k] E4M3 and scales [n, k / 32] E8M0 -> prepared activations for FP8 weights. */
+/* codes [n, k] E4M3 and scales [n, k / 32] E8M0 -> prepared activations. */
 void dk_engram_rows(cudaStream_t s, const uint8_t *codes, const uint8_t *scales, int n, int k,
-                    int kp, dk_bf16 *out);
+                    dk_bf16 *out);
 /* kv [n, hc + 1, d]; h row tokens[i] takes what kv row i gives it. */
 void dk_engram_gate(cudaStream_t s, const int32_t *tokens, int n, const dk_bf16 *kv,
                     const dk_bf16 *qw, const dk_bf16 *kw, int hc, int d, float eps, dk_bf16 *h);

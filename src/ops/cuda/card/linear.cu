@@ -1,43 +1,106 @@
 /* Products of activations with stored weights: preparing the activations, and the product itself.
- * product.cuh has the inner loop for few rows and says why it looks as it does, tile.cuh that for
- * many. */
-#include "tile.cuh"
+ * product.cuh has the way they take. */
+#include "product.cuh"
 
 /* ---- activations -----------------------------------------------------------------------------*/
 
-/* A warp takes 32 values of one row. */
-static __global__ void prepare(const dk_bf16 *x, int n, int groups, int k, int kp, dk_format format,
-                               bool quantise, dk_bf16 *out) {
-    int blocks = kp / 32, lane = threadIdx.x % 32;
-    long long task = (long long)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
-    if (task >= (long long)n * groups * blocks) {
-        return;
+struct prepare_call {
+    const dk_bf16 *x; /* [n, groups, k] */
+    int n, groups, k;
+    bool quantise, whole; /* whole: pieces can be read as 16 bytes */
+    dk_bf16 *out;
+};
+
+/* 8 values of a row from `at` on; zeros behind k. */
+static __device__ __forceinline__ uint4 read_piece(const dk_bf16 *row, int at, int k, bool whole) {
+    if (whole && at + 8 <= k) {
+        return __ldg((const uint4 *)(row + at));
     }
-    int block = (int)(task % blocks);
-    long long row = task / blocks; /* t * groups + g */
-    int at = block * 32 + lane;
-    dk_bf16 v = at < k ? x[row * k + at] : 0;
-    if (quantise) {
-        v = to_bf16(q8_round_trip(v));
+    uint32_t w[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        uint32_t low = at + 2 * i < k ? row[at + 2 * i] : 0;
+        uint32_t high = at + 2 * i + 1 < k ? row[at + 2 * i + 1] : 0;
+        w[i] = low | high << 16;
     }
-    long long to = (row % groups) * n + row / groups;
-    out[to * kp + prepared_place(format, at)] = v;
+    return make_uint4(w[0], w[1], w[2], w[3]);
 }
 
-void dk_prepare(cudaStream_t s, const dk_bf16 *x, int n, int groups, int k, int kp,
-                dk_format format, bool quantise, dk_bf16 *out) {
-    long long warps = (long long)n * groups * (kp / 32);
-    prepare<<<(unsigned)((warps + 7) / 8), 256, 0, s>>>(x, n, groups, k, kp, format, quantise, out);
+/* A thread takes 8 values, a group of the quantiser four threads. */
+static __global__ void __launch_bounds__(256) prepare(prepare_call c) {
+    let_successors_begin();
+    wait_for_predecessors();
+    int pieces = (c.k + DK_CHUNK - 1) / DK_CHUNK * 8;
+    long long task = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    bool mine = task < (long long)c.n * c.groups * pieces;
+    long long row = mine ? task / pieces : 0; /* t * groups + g */
+    int at = mine ? (int)(task % pieces) * 8 : 0;
+    uint4 v = read_piece(c.x + row * c.k, at, c.k, c.whole);
+    if (c.quantise) {
+        v = q8_piece(v);
+    }
+    if (mine) {
+        dk_bf16 *out = c.out + (row % c.groups) * dk_prepared_values(c.n, c.k);
+        *(uint4 *)(out + prepared_at(c.n, (int)(row / c.groups), at)) = v;
+    }
+}
+
+void dk_prepare(cudaStream_t s, const dk_bf16 *x, int n, int groups, int k, bool quantise,
+                dk_bf16 *out) {
+    bool whole = k % 8 == 0 && (uintptr_t)x % 16 == 0;
+    prepare_call c = {x, n, groups, k, quantise, whole, out};
+    long long tasks = (long long)dk_prepared_values((size_t)n * groups, k) / 8;
+    launch_overlapped(s, prepare, dim3((unsigned)((tasks + 255) / 256)), 256, 0, 1, c);
 }
 
 /* ---- the product -----------------------------------------------------------------------------*/
 
 struct linear_call {
     dk_matrix w;
-    const dk_bf16 *x; /* prepared, [groups, n, kp] */
+    const dk_bf16 *x; /* prepared, [groups][n] */
     int n, m, groups; /* m: rows of a group */
+    int slices, slice_chunks;
     dk_result y;
+    bool wide; /* 8 results of a row can be written as one */
 };
+
+/* A block's place: tiles of weight rows from tile0 on, activation rows from col0 on. Rows of a
+ * group may begin inside a tile. */
+struct linear_place {
+    int group, tile0, col0, count, slice;
+};
+
+/* Grid of few rows: slices, tiles of weight rows, tiles of activation rows and groups; of many:
+ * tiles of weight rows, tiles of activation rows, groups. */
+template <class S> static __device__ __forceinline__ linear_place place_of(const linear_call &c) {
+
+    linear_place p;
+    int tile = S::PAIRED ? blockIdx.x : blockIdx.y;
+    p.slice = S::PAIRED ? 0 : blockIdx.x;
+    p.group = S::PAIRED ? blockIdx.z : blockIdx.z % c.groups;
+    p.col0 = (S::PAIRED ? blockIdx.y : blockIdx.z / c.groups) * S::COLS;
+    p.tile0 = p.group * c.m / DK_TILE_ROWS + tile * S::WG;
+    p.count = min((int)S::COLS, c.n - p.col0);
+    return p;
+}
+
+template <class S>
+static __device__ __forceinline__ product_job<S> job_of(const linear_call &c,
+                                                        const linear_place &p) {
+
+    product_job<S> j;
+#pragma unroll
+    for (int wg = 0; wg < S::WG; wg++) { /* behind the last tile: it again, for nothing */
+        j.tile[wg] = c.w.data + (size_t)min(p.tile0 + wg, c.w.tiles - 1) * dk_tile_bytes(&c.w);
+    }
+    j.x = c.x + p.group * dk_prepared_values(c.n, c.w.k) + (size_t)p.col0 * DK_CHUNK;
+    j.plane = (size_t)c.n * DK_CHUNK;
+    j.count = p.count;
+    j.begin = p.slice * c.slice_chunks;
+    j.end = S::PAIRED ? c.w.chunks : min(j.begin + c.slice_chunks, c.w.chunks);
+    j.slice_chunks = c.slice_chunks;
+    return j;
+}
 
 static __device__ __forceinline__ void put(const linear_call &c, int row, int col, float sum) {
     size_t to = (size_t)col * c.y.ldy + row;
@@ -48,123 +111,163 @@ static __device__ __forceinline__ void put(const linear_call &c, int row, int co
     }
 }
 
-/* Grid: tiles of weight rows, tiles of activation rows, groups. Warps: slices. */
-template <int F, int MT, int NT>
-static __global__ void __launch_bounds__(256, NT == 1 ? 3 : 1) few_rows(linear_call c) {
-    extern __shared__ __align__(16) float shared[];
-    int slice = threadIdx.x / 32, g = threadIdx.x % 32 / 4, group = blockIdx.z;
-    int row0 = group * c.m + blockIdx.x * MT * 16, last = group * c.m + c.m - 1;
-    int col0 = blockIdx.y * NT * 8;
-    weight_rows rows[MT];
-    const dk_bf16 *b[NT];
-#pragma unroll
-    for (int m = 0; m < MT; m++) {
-        rows[m] = rows_of(c.w, c.w.data, c.w.scale, row0 + m * 16);
+/* Sum of a cell: of the cluster's slices, ascending, if there are several. */
+template <class S>
+static __device__ __forceinline__ float take(const ring &r, int slices, int row, int col) {
+    int at = col * S::PITCH + row;
+    if (S::PAIRED || slices == 1) {
+        return ((const float *)r.at)[at];
     }
-#pragma unroll
-    for (int t = 0; t < NT; t++) {
-        int col = col0 + t * 8 + g;
-        b[t] = col < c.n ? c.x + ((size_t)group * c.n + col) * c.w.kp : NULL;
+    float sum = cluster_load(r.data + at * 4, 0);
+    for (int s = 1; s < slices; s++) {
+        sum += cluster_load(r.data + at * 4, s);
     }
-    float acc[MT][NT][4];
-    int begin = slice * c.w.slice_chunks;
-    slice_product<F, MT, NT>((queue<MT> *)shared + slice, rows, b, begin,
-                             min(begin + c.w.slice_chunks, c.w.chunks), acc);
-    put_slice<MT, NT>(acc, shared, slice, c.w.slices);
-    __syncthreads();
-    for (int i = threadIdx.x; i < MT * 16 * NT * 8; i += blockDim.x) {
-        int row = i % (MT * 16), col = i / (MT * 16);
-        if (row0 + row > last || col0 + col >= c.n) {
+    return sum;
+}
+
+/* Results from shared memory to y, 8 rows of a column at a time; each slice's block does a share.
+ */
+template <class S>
+static __device__ __forceinline__ void write_results(const linear_call &c, const linear_place &p,
+                                                     const ring &r) {
+
+    enum { UNITS = S::ROWS / 8 };
+    int parts = S::PAIRED ? 1 : c.slices, begin = p.group * c.m, end = begin + c.m;
+    int step = parts * S::CONSUMERS;
+    for (int i = p.slice * S::CONSUMERS + threadIdx.x; i < p.count * UNITS; i += step) {
+        int at = i % UNITS * 8, col = i / UNITS, row = p.tile0 * DK_TILE_ROWS + at;
+        float sum[8];
+        if (row >= end) {
             continue;
         }
-        float sum = take_cell<MT, NT>(shared, c.w.slices, row, col);
-        put(c, row0 + row, col0 + col, sum);
-    }
-}
-
-template <int F, int MT, int NT> static void launch(cudaStream_t s, const linear_call &c) {
-    dim3 grid((c.m + MT * 16 - 1) / (MT * 16), (c.n + NT * 8 - 1) / (NT * 8), c.groups);
-    size_t shared = product_bytes<MT, NT>(c.w.slices);
-    if (shared > 48 * 1024) {
-        cudaFuncSetAttribute(few_rows<F, MT, NT>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             (int)shared);
-    }
-    few_rows<F, MT, NT><<<grid, 32 * c.w.slices, shared, s>>>(c);
-}
-
-/* Grid: tiles of activation rows, tiles of weight rows, groups. */
-template <int F, int COLS>
-static __global__ void __launch_bounds__(TILE_THREADS, 1) many_rows(linear_call c) {
-    extern __shared__ __align__(16) unsigned char base[];
-    tile_shared<F, COLS> *shared = (tile_shared<F, COLS> *)base;
-    int col0 = blockIdx.x * COLS, group = blockIdx.z, row0 = group * c.m + blockIdx.y * TILE_ROWS;
-    int last = group * c.m + c.m - 1;
-    for (int i = threadIdx.x; i < COLS; i += TILE_THREADS) {
-        int col = min(col0 + i, c.n - 1);
-        shared->row[i] = c.x + ((size_t)group * c.n + col) * c.w.kp;
-    }
-    __syncthreads();
-    tile_weights from = {{c.w.data, c.w.data}, {c.w.scale, c.w.scale}, {row0, row0 + 64}, last};
-    float total[2][COLS / 32][4];
-    tile_product<F, COLS>(shared, c.w, from, total);
 #pragma unroll
-    for (int m = 0; m < 2; m++) {
+        for (int u = 0; u < 8; u++) {
+            sum[u] = take<S>(r, c.slices, at + u, col);
+            if (row + u < end && has_nan(c.w, c.w.data, row + u)) {
+                sum[u] = __uint_as_float(0x7fc00000u);
+            }
+        }
+        if (c.wide && row >= begin && row + 8 <= end) {
+            uint32_t w[4];
 #pragma unroll
-        for (int t = 0; t < COLS / 32; t++) {
+            for (int u = 0; u < 4; u++) {
+                w[u] = to_bf16(sum[2 * u]) | (uint32_t)to_bf16(sum[2 * u + 1]) << 16;
+            }
+            *(uint4 *)(c.y.yb + (size_t)(p.col0 + col) * c.y.ldy + row) =
+                make_uint4(w[0], w[1], w[2], w[3]);
+            continue;
+        }
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                int row = row0 + tile_row(m, i), col = col0 + tile_col<COLS>(t, i);
-                if (row <= last && col < c.n) {
-                    put(c, row, col, total[m][t][i]);
-                }
+        for (int u = 0; u < 8; u++) {
+            if (row + u >= begin && row + u < end) {
+                put(c, row + u, p.col0 + col, sum[u]);
             }
         }
     }
 }
 
-enum { TILE_COLS = 128, WORTH_TILES = 256 /* fewer leave too many multiprocessors idle */ };
+template <class S, bool SLICED>
+static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) linear(linear_call c) {
 
-static long long tiles_of(const linear_call &c) {
-    return (long long)((c.n + TILE_COLS - 1) / TILE_COLS) * ((c.m + TILE_ROWS - 1) / TILE_ROWS) *
-           c.groups;
-}
-
-template <int F> static void launch_many(cudaStream_t s, const linear_call &c) {
-    enum { COLS = TILE_COLS };
-    dim3 grid((c.n + COLS - 1) / COLS, (c.m + TILE_ROWS - 1) / TILE_ROWS, c.groups);
-    size_t bytes = sizeof(tile_shared<F, COLS>);
-    cudaFuncSetAttribute(many_rows<F, COLS>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                         (int)bytes);
-    many_rows<F, COLS><<<grid, TILE_THREADS, bytes, s>>>(c);
-}
-
-template <int F> static void launch_format(cudaStream_t s, const linear_call &c) {
-    if (c.n <= 8) {
-        launch<F, 1, 1>(s, c);
-    } else if (c.n <= 16) {
-        launch<F, 1, 2>(s, c);
-    } else if (c.n <= 32) {
-        launch<F, 2, 4>(s, c);
-    } else if (c.n <= 64 || tiles_of(c) < WORTH_TILES) {
-        launch<F, 2, 8>(s, c);
+    linear_place p = place_of<S>(c);
+    product_job<S> j = job_of<S>(c, p);
+    ring r = open_ring<S>(c.w.format, S::COLS);
+    bool split = !S::PAIRED && c.slices > 1;
+    let_successors_begin();
+    if (threadIdx.x >= S::CONSUMERS) {
+        share_registers<S>(false);
+        if (threadIdx.x == S::CONSUMERS) {
+            produce<S>(r, j, c.w.format);
+        }
+        __syncwarp();
+        if (split) {
+            cluster_sync();
+        }
     } else {
-        launch_many<F>(s, c);
+        share_registers<S>(true);
+        if (c.w.format == DK_FP8) {
+            consume_columns<DK_FP8, S::COLS, S, SLICED>(r, j);
+        } else if (c.w.format == DK_FP4) {
+            consume_columns<DK_FP4, S::COLS, S, SLICED>(r, j);
+        } else {
+            consume_columns<DK_BF16, S::COLS, S, SLICED>(r, j);
+        }
+        wait_for_predecessors();
+        if (split) {
+            cluster_sync();
+        } else {
+            consumers_sync<S>();
+        }
+        write_results<S>(c, p, r);
     }
+    if (split || S::PAIRED) {
+        cluster_sync(); /* what the others of the cluster may still touch stays until then */
+    }
+}
+
+/* ---- launches --------------------------------------------------------------------------------*/
+
+enum {
+    MULTIPROCESSORS = 132, /* of an H200: what the slices are chosen for, the same on every card */
+    MAX_SLICES = 8,        /* blocks of a cluster */
+};
+
+/* Slices: as many as let blocks of 128 rows fill two places on every multiprocessor. A property of
+ * the weight, whatever it is multiplied with. */
+static void cut(linear_call *c) {
+    int blocks = (c->m + 127) / 128 * c->groups;
+    int slices = 2 * MULTIPROCESSORS / blocks;
+    slices = slices < MAX_SLICES ? slices : MAX_SLICES;
+    slices = slices > 1 ? slices : 1;
+    c->slice_chunks = (c->w.chunks + slices - 1) / slices;
+    c->slice_chunks += c->slice_chunks % 2;
+    c->slices = (c->w.chunks + c->slice_chunks - 1) / c->slice_chunks;
+}
+
+/* Blocks along the tiles of weight rows that a group may touch. */
+template <class S> static int blocks_along(const linear_call &c) {
+    int tiles = (c.m + DK_TILE_ROWS - 1) / DK_TILE_ROWS + (c.groups > 1 && c.m % DK_TILE_ROWS != 0);
+    return (tiles + S::WG - 1) / S::WG;
+}
+
+template <class S, bool SLICED> static void launch(cudaStream_t s, const linear_call &c) {
+
+    size_t shared = shared_bytes<S>(dk_chunk_bytes(c.w.format));
+    int along = blocks_along<S>(c), columns = (c.n + S::COLS - 1) / S::COLS;
+    dim3 grid(c.slices, along, columns * c.groups);
+    if (S::PAIRED) {
+        grid = dim3(along + along % 2, columns, c.groups);
+    }
+    cudaFuncSetAttribute(linear<S, SLICED>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                         (int)shared);
+    launch_overlapped(s, linear<S, SLICED>, grid, S::THREADS, shared, S::PAIRED ? 2 : c.slices, c);
+}
+
+/* Whether tiles of 128 rows by 128 leave no multiprocessor idle. */
+static bool worth_large_tiles(const linear_call &c) {
+    long long blocks = (long long)(c.n + 127) / 128 * ((c.m + 127) / 128) * c.groups;
+    return c.n > 64 && blocks >= MULTIPROCESSORS;
 }
 
 void dk_linear(cudaStream_t s, const dk_matrix *w, const dk_bf16 *prepared, int n, int groups,
                dk_result y) {
-    linear_call c = {*w, prepared, n, w->rows / groups, groups, y};
-    switch (w->format) {
-    case DK_BF16:
-        launch_format<DK_BF16>(s, c);
-        break;
-    case DK_FP8:
-        launch_format<DK_FP8>(s, c);
-        break;
-    default:
-        launch_format<DK_FP4>(s, c);
-        break;
+    linear_call c = {*w, prepared, n, w->rows / groups, groups, 0, 0, y};
+    c.wide = y.yb && y.ldy % 8 == 0 && (uintptr_t)y.yb % 16 == 0;
+    cut(&c);
+    if (worth_large_tiles(c)) {
+        if (c.slices > 1) {
+            launch<block_shape<128, 2>, true>(s, c);
+        } else {
+            launch<block_shape<256, 2>, false>(s, c);
+        }
+    } else if (c.n <= 8) {
+        launch<block_shape<8, 2>, false>(s, c);
+    } else if (c.n <= 16) {
+        launch<block_shape<16, 2>, false>(s, c);
+    } else if (c.n <= 32) {
+        launch<block_shape<32, 4>, false>(s, c);
+    } else {
+        launch<block_shape<64, 4>, false>(s, c);
     }
 }
 

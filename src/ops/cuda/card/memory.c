@@ -267,30 +267,44 @@ static bool keep_weight(di_card *c, const void *host, const dk_matrix *m) {
     return true;
 }
 
-/* Rows of `width` bytes, `pitch` apart on the card. */
-static bool copy_rows(di_card *c, void *to, size_t pitch, const void *from, size_t width,
-                      size_t rows) {
-    cudaError_t result =
-        pitch == width ? cudaMemcpyAsync(to, from, width * rows, cudaMemcpyHostToDevice, c->stream)
-                       : cudaMemcpy2DAsync(to, pitch, from, width, width, rows,
-                                           cudaMemcpyHostToDevice, c->stream);
-    return di_card_check(c, result);
+static bool copy_bytes(di_card *c, void *to, const void *from, size_t bytes) {
+    return bytes == 0 ||
+           di_card_check(c, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, c->stream));
 }
 
 static dk_matrix shape_of(const di_tensor *w) {
-    dk_matrix m = {.rows = (int)w->shape[0], .k = (int)w->shape[1], .scale_rows = 1};
+    dk_matrix m = {.rows = (int)w->shape[0], .k = (int)w->shape[1]};
     m.format = w->dtype == DI_F8_E4M3 ? DK_FP8 : w->dtype == DI_FP4_E2M1 ? DK_FP4 : DK_BF16;
-    int values = dk_chunk_values(m.format);
-    m.chunks = (m.k + values - 1) / values;
-    m.kp = m.chunks * values;
-    m.pitch = (size_t)m.chunks * DK_CHUNK_BYTES;
-    m.slice_chunks = (m.chunks + DK_MAX_SLICES - 1) / DK_MAX_SLICES;
-    m.slices = (m.chunks + m.slice_chunks - 1) / m.slice_chunks;
-    if (m.format != DK_BF16) {
-        m.scale_pitch = (m.kp / 32 + 3) / 4 * 4; /* kernels read whole words */
-        m.scale_rows = w->scale_block[0];
-    }
+    m.tiles = (m.rows + DK_TILE_ROWS - 1) / DK_TILE_ROWS;
+    m.chunks = (m.k + DK_CHUNK - 1) / DK_CHUNK;
     return m;
+}
+
+enum { PACK_BYTES = 64 << 20 }; /* about what waits on the card to be packed */
+
+/* Copies rows by way of scratch memory and puts them into the kernels' order. */
+static bool upload_matrix(di_card *c, const di_tensor *w, const dk_matrix *m) {
+    size_t width = (size_t)m->k * (size_t)di_dtype_bits(w->dtype) / 8;
+    size_t tile_bytes = width * DK_TILE_ROWS, scale_width = w->scale ? (size_t)m->k / 32 : 0;
+    size_t tiles = PACK_BYTES / (tile_bytes ? tile_bytes : 1), block = DK_TILE_ROWS;
+    size_t scale_rows = w->scale ? (size_t)w->scale_block[0] : 1; /* rows that share scales */
+    tiles = tiles < 1 ? 1 : tiles > 32768 ? 32768 : tiles;
+    tiles = tiles < (size_t)m->tiles ? tiles : (size_t)m->tiles;
+    size_t codes = tiles * tile_bytes + DI_CARD_ALIGNMENT;
+    unsigned char *raw =
+        di_card_scratch(c, DI_CARD_USE_PACK, codes + tiles * block * scale_width, 1);
+    for (size_t tile = 0; raw && tile < (size_t)m->tiles; tile += tiles) {
+        size_t first = tile * block, rows = (size_t)m->rows - first;
+        rows = rows < tiles * block ? rows : tiles * block;
+        if (!copy_bytes(c, raw, (const uint8_t *)w->data + first * width, rows * width) ||
+            !copy_bytes(c, raw + codes,
+                        w->scale ? w->scale + first / scale_rows * scale_width : raw,
+                        (rows + scale_rows - 1) / scale_rows * scale_width)) {
+            return false;
+        }
+        dk_pack(c->stream, m, (int)tile, (int)rows, raw, raw + codes);
+    }
+    return raw != NULL;
 }
 
 bool di_card_matrix(di_card *c, const di_tensor *w, dk_matrix *out) {
@@ -300,22 +314,9 @@ bool di_card_matrix(di_card *c, const di_tensor *w, dk_matrix *out) {
         return true;
     }
     dk_matrix m = shape_of(w);
-    size_t rows = (size_t)m.rows, width = (size_t)m.k * (size_t)di_dtype_bits(w->dtype) / 8;
-    size_t padded = (rows + DK_ROW_UNIT - 1) / DK_ROW_UNIT * DK_ROW_UNIT + DK_ROW_UNIT;
-    unsigned char *data = take_weight(c, padded * m.pitch);
-    if (!data || !copy_rows(c, data, m.pitch, w->data, width, rows)) {
+    m.data = take_weight(c, dk_matrix_bytes(&m));
+    if (!m.data || !upload_matrix(c, w, &m)) {
         return false;
-    }
-    m.data = data;
-    if (m.format != DK_BF16) {
-        size_t scale_rows = (rows + (size_t)m.scale_rows - 1) / (size_t)m.scale_rows;
-        size_t all = (padded + (size_t)m.scale_rows - 1) / (size_t)m.scale_rows;
-        unsigned char *scale = take_weight(c, all * (size_t)m.scale_pitch);
-        if (!scale ||
-            !copy_rows(c, scale, (size_t)m.scale_pitch, w->scale, (size_t)m.k / 32, scale_rows)) {
-            return false;
-        }
-        m.scale = scale;
     }
     *out = m;
     return keep_weight(c, w->data, &m);
@@ -327,8 +328,7 @@ const void *di_card_array(di_card *c, const void *host, size_t bytes) {
         return known->matrix.data;
     }
     dk_matrix m = {.data = take_weight(c, bytes)};
-    if (!m.data || !copy_rows(c, (void *)m.data, bytes, host, bytes, 1) ||
-        !keep_weight(c, host, &m)) {
+    if (!m.data || !copy_bytes(c, (void *)m.data, host, bytes) || !keep_weight(c, host, &m)) {
         return NULL;
     }
     return m.data;
@@ -350,7 +350,7 @@ const dk_expert *di_card_experts(di_card *c, const di_expert *table, int count) 
         ok = di_card_matrix(c, &table[e].w1, &w1) && di_card_matrix(c, &table[e].w2, &w2) &&
              di_card_matrix(c, &table[e].w3, &w3);
         if (ok) {
-            list[e] = (dk_expert){w1.data, w1.scale, w3.data, w3.scale, w2.data, w2.scale};
+            list[e] = (dk_expert){w1.data, w3.data, w2.data};
         }
     }
     size_t bytes = (size_t)count * sizeof *list;

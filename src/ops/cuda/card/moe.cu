@@ -1,7 +1,8 @@
-/* Router and experts. Which tokens an expert serves is worked out on the card: a list of tiles (an
- * expert and a run of its uses) that the products' grid is laid over, so that an expert's weights
- * are read once a tile and the host learns nothing and waits for nothing. The grid is as large as
- * the worst case needs; blocks behind the last tile end at once.
+/* Router and experts. Which tokens an expert serves is worked out on the card: every use of an
+ * expert gets a slot, and tiles (an expert and a run of its slots) are what the products' grid is
+ * laid over, so that an expert's weights are read once a tile and the host learns nothing and waits
+ * for nothing. The grid is as large as the worst case needs; blocks behind the last tile end at
+ * once.
  *
  * A row's result does not depend on the order in which tokens come to stand in a list. */
 #include "product.cuh"
@@ -104,56 +105,55 @@ void dk_route(cudaStream_t s, const float *logits, int n, int num_experts, const
 
 /* ---- lists -----------------------------------------------------------------------------------*/
 
-/* One block. counts [num_experts] becomes where an expert's uses begin, and moves on as they are
- * filled in. */
+/* One warp: experts in groups of 32, a scan over the group, carried on. counts becomes where each
+ * expert's slots begin. */
+static __device__ void make_tiles(const dk_moe &c, int32_t *counts) {
+    int lane = threadIdx.x, slots = 0, tiles = 0;
+    for (int first = 0; first < c.num_experts; first += 32) {
+        int e = first + lane, count = e < c.num_experts ? counts[e] : 0;
+        int mine = (count + c.tile_rows - 1) / c.tile_rows, taken = (count + 7) / 8 * 8;
+        int slots_to = taken, tiles_to = mine;
+        for (int step = 1; step < 32; step *= 2) {
+            int u = __shfl_up_sync(0xffffffffu, slots_to, step);
+            int v = __shfl_up_sync(0xffffffffu, tiles_to, step);
+            slots_to += lane >= step ? u : 0;
+            tiles_to += lane >= step ? v : 0;
+        }
+        int begin = slots + slots_to - taken, tile = tiles + tiles_to - mine;
+        int rows = mine ? (count + mine - 1) / mine : 0; /* shared out evenly */
+        rows = (rows + 7) / 8 * 8;
+        for (int i = 0; i < mine; i++) {
+            c.tiles[tile + i] = {e, begin + i * rows, min(count - i * rows, rows)};
+        }
+        if (e < c.num_experts) {
+            counts[e] = begin;
+        }
+        slots += __shfl_sync(0xffffffffu, slots_to, 31);
+        tiles += __shfl_sync(0xffffffffu, tiles_to, 31);
+    }
+    if (lane == 0) {
+        *c.num_tiles = tiles;
+    }
+}
+
+/* One block. */
 static __global__ void __launch_bounds__(1024) make_lists(dk_moe c) {
-    extern __shared__ int32_t counts[];
-    __shared__ int32_t running[2]; /* uses, tiles */
+    extern __shared__ int32_t counts[]; /* [num_experts] */
     int pairs = c.n * c.top_k;
+    let_successors_begin();
     for (int e = threadIdx.x; e < c.num_experts; e += blockDim.x) {
         counts[e] = 0;
     }
-    if (threadIdx.x == 0) {
-        running[0] = running[1] = 0;
-    }
+    wait_for_predecessors();
     __syncthreads();
     for (int i = threadIdx.x; i < pairs; i += blockDim.x) {
         atomicAdd(&counts[c.experts[i]], 1);
     }
     __syncthreads();
-    /* experts in groups of 32 by one warp: a scan over the group, carried on */
     if (threadIdx.x < 32) {
-        int lane = threadIdx.x;
-        for (int first = 0; first < c.num_experts; first += 32) {
-            int e = first + lane, count = e < c.num_experts ? counts[e] : 0;
-            int tiles = (count + c.tile_rows - 1) / c.tile_rows;
-            int uses_to = count, tiles_to = tiles;
-            for (int step = 1; step < 32; step *= 2) {
-                int u = __shfl_up_sync(0xffffffffu, uses_to, step);
-                int v = __shfl_up_sync(0xffffffffu, tiles_to, step);
-                uses_to += lane >= step ? u : 0;
-                tiles_to += lane >= step ? v : 0;
-            }
-            int begin = running[0] + uses_to - count, tile = running[1] + tiles_to - tiles;
-            for (int i = 0; i < tiles; i++) {
-                int left = count - i * c.tile_rows;
-                c.tiles[tile + i] = {e, begin + i * c.tile_rows, min(left, c.tile_rows)};
-            }
-            if (e < c.num_experts) {
-                counts[e] = begin;
-            }
-            __syncwarp();
-            if (lane == 31) {
-                running[0] += uses_to;
-                running[1] += tiles_to;
-            }
-            __syncwarp();
-        }
+        make_tiles(c, counts);
     }
     __syncthreads();
-    if (threadIdx.x == 0) {
-        *c.num_tiles = running[1];
-    }
     for (int i = threadIdx.x; i < pairs; i += blockDim.x) {
         int token = i / c.top_k, e = c.experts[i], rank = 0;
         for (int j = 0; j < c.top_k; j++) { /* lists come sorted; be sure */
@@ -161,189 +161,279 @@ static __global__ void __launch_bounds__(1024) make_lists(dk_moe c) {
             rank += other < e || (other == e && j < i % c.top_k);
         }
         int at = atomicAdd(&counts[e], 1);
-        c.token[at] = token;
+        c.slot[i] = at;
         c.place[at] = token * (c.top_k + 1) + rank;
         c.weight[at] = c.weights[i];
     }
 }
 
-/* ---- products --------------------------------------------------------------------------------*/
-
-/* The uses that a block of a product serves. The first tiles of the grid are the shared expert's,
- * which all tokens use; then come the routed ones'. */
-struct uses {
-    int first, count;
-    const dk_expert *expert;
-};
-
-static __device__ __forceinline__ int shared_tiles(const dk_moe &c, int rows) {
-    return (c.n + rows - 1) / rows;
+/* x through Q8, for the shared expert and for every slot of a token. A thread takes 8 values. */
+static __global__ void __launch_bounds__(256) spread(dk_moe c) {
+    int pieces = (c.d + DK_CHUNK - 1) / DK_CHUNK * 8;
+    long long task = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    bool mine = task < (long long)c.n * pieces;
+    int token = mine ? (int)(task / pieces) : 0, at = mine ? (int)(task % pieces) * 8 : 0;
+    let_successors_begin();
+    wait_for_predecessors();
+    uint4 v = make_uint4(0, 0, 0, 0);
+    if (at < c.d) {
+        v = __ldg((const uint4 *)(c.x + (size_t)token * c.d + at));
+    }
+    v = q8_piece(v);
+    if (!mine) {
+        return;
+    }
+    *(uint4 *)(c.x_shared + prepared_at(c.n, token, at)) = v;
+    for (int i = 0; i < c.top_k; i++) {
+        int slot = c.slot[token * c.top_k + i];
+        *(uint4 *)(c.x_routed + prepared_at(c.slots, slot, at)) = v;
+    }
 }
 
-template <bool SHARED> static __device__ __forceinline__ uses uses_of(const dk_moe &c, int rows) {
-    uses u = {0, 0, c.shared};
-    if (SHARED) {
-        u.first = blockIdx.y * rows;
-        u.count = min(rows, c.n - u.first);
-        return u;
+/* ---- products --------------------------------------------------------------------------------*/
+
+typedef block_shape<64, 2> few_uses;
+typedef block_shape<256, 2> many_uses;
+
+/* What a block serves. The first tiles of the grid are the shared expert's, which all tokens use;
+ * then come the routed ones'. */
+struct uses {
+    int first, count; /* slots, or tokens of the shared expert */
+    bool shared;
+    dk_expert expert;
+};
+
+template <class S> static __host__ __device__ __forceinline__ int shared_tiles(const dk_moe &c) {
+    return (c.n + S::COLS - 1) / S::COLS;
+}
+
+/* Lists are read past the first cache: a block may have begun before the kernel in front ended. */
+template <class S> static __device__ __forceinline__ uses uses_of(const dk_moe &c) {
+    int tile = (int)blockIdx.y - shared_tiles<S>(c);
+    const dk_expert *expert = c.shared;
+    uses u = {};
+    if (tile < 0) {
+        u.shared = true;
+        u.first = blockIdx.y * S::COLS;
+        u.count = min((int)S::COLS, c.n - u.first);
+    } else if (tile < __ldcg(c.num_tiles)) {
+        expert = c.table + __ldcg(&c.tiles[tile].expert);
+        u.first = __ldcg(&c.tiles[tile].first);
+        u.count = __ldcg(&c.tiles[tile].count);
     }
-    int tile = blockIdx.y - shared_tiles(c, rows);
-    if (tile < *c.num_tiles) {
-        dk_tile t = c.tiles[tile];
-        u = {t.first, t.count, c.table + t.expert};
-    }
+    u.expert = *expert;
     return u;
 }
 
-/* t of 32 of an expert's inner rows: both products, SwiGLU, Q8. */
-template <int F, int NT, bool SHARED>
-static __device__ __forceinline__ void up_block(const dk_moe &c, float *shared) {
-    const dk_matrix &w = SHARED ? c.shared_up : c.up;
-    uses u = uses_of<SHARED>(c, NT * 8);
-    int slice = threadIdx.x / 32, lane = threadIdx.x % 32, row0 = blockIdx.x * 32;
-    if (u.count <= 0 || row0 >= w.rows) {
+/* Columns that a tile of so many uses is computed with. */
+template <class S> static __device__ __forceinline__ int columns_for(int count) {
+    if (S::PAIRED) {
+        return count > 192 ? 256 : count <= 32 ? 32 : (count + 31) / 32 * 32;
+    }
+    return count <= 8 ? 8 : count <= 16 ? 16 : count <= 32 ? 32 : 64;
+}
+
+template <int F, class S>
+static __device__ __forceinline__ void consume_uses(const ring &r, const product_job<S> &j) {
+    if constexpr (S::PAIRED) {
+        switch (r.columns) {
+        case 32:
+            return consume_columns<F, 32, S, false>(r, j);
+        case 64:
+            return consume_columns<F, 64, S, false>(r, j);
+        case 96:
+            return consume_columns<F, 96, S, false>(r, j);
+        case 128:
+            return consume_columns<F, 128, S, false>(r, j);
+        case 160:
+            return consume_columns<F, 160, S, false>(r, j);
+        case 192:
+            return consume_columns<F, 192, S, false>(r, j);
+        default:
+            return consume_columns<F, 256, S, false>(r, j);
+        }
+    } else {
+        switch (r.columns) {
+        case 8:
+            return consume_columns<F, 8, S, false>(r, j);
+        case 16:
+            return consume_columns<F, 16, S, false>(r, j);
+        case 32:
+            return consume_columns<F, 32, S, false>(r, j);
+        default:
+            return consume_columns<F, 64, S, false>(r, j);
+        }
+    }
+}
+
+static __device__ __forceinline__ float take(const ring &r, int pitch, bool nan, int row, int col) {
+    return nan ? __uint_as_float(0x7fc00000u) : ((const float *)r.at)[col * pitch + row];
+}
+
+/* t of 64 of an expert's inner rows (w1's sums in the first half of the block's rows, w3's in the
+ * second): SwiGLU, Q8. A warp takes 32 rows of a use. */
+template <class S>
+static __device__ __forceinline__ void finish_up(const dk_moe &c, const ring &r, const uses &u,
+                                                 const dk_matrix &w) {
+    int lane = threadIdx.x % 32, half = threadIdx.x / 32 % 2, row = half * 32 + lane;
+    int at = blockIdx.x * DK_TILE_ROWS + row, rows = u.shared ? c.n : c.slots;
+    dk_bf16 *mid = u.shared ? c.mid_shared : c.mid;
+    if ((int)blockIdx.x >= w.tiles) {
         return;
     }
-    const dk_bf16 *x = SHARED ? c.x_shared : c.x_routed;
-    weight_rows rows[4];
-#pragma unroll
-    for (int m = 0; m < 4; m++) {
-        rows[m] = rows_of(w, m < 2 ? u.expert->w1 : u.expert->w3,
-                          m < 2 ? u.expert->s1 : u.expert->s3, row0 + m % 2 * 16);
-    }
-    const dk_bf16 *b[NT];
-#pragma unroll
-    for (int t = 0; t < NT; t++) {
-        int use = t * 8 + lane / 4;
-        int token = use >= u.count ? 0 : SHARED ? u.first + use : c.token[u.first + use];
-        b[t] = use < u.count ? x + (size_t)token * w.kp : NULL;
-    }
-    float acc[4][NT][4];
-    int begin = slice * w.slice_chunks;
-    slice_product<F, 4, NT>((queue<4> *)shared + slice, rows, b, begin,
-                            min(begin + w.slice_chunks, w.chunks), acc);
-    put_slice<4, NT>(acc, shared, slice, w.slices);
-    __syncthreads();
-    const dk_matrix &next = SHARED ? c.shared_down : c.down;
-    dk_bf16 *mid = SHARED ? c.mid_shared : c.mid;
-    int place = prepared_place(next.format, row0 + lane);
-    for (int use = slice; use < u.count; use += blockDim.x / 32) {
-        float a = take_cell<4, NT>(shared, w.slices, lane, use);
-        float v = take_cell<4, NT>(shared, w.slices, 32 + lane, use);
-        float weight = SHARED ? 1.0f : c.weight[u.first + use];
-        dk_bf16 t = swiglu(round_bf16(a), round_bf16(v), weight, c.limit);
-        mid[(size_t)(u.first + use) * next.kp + place] = to_bf16(q8_round_trip(t));
+    bool nan1 = has_nan(w, u.expert.w1, at), nan3 = has_nan(w, u.expert.w3, at);
+    for (int use = threadIdx.x / 64; use < u.count; use += S::CONSUMERS / 64) {
+        float a = take(r, S::PITCH, nan1, row, use);
+        float b = take(r, S::PITCH, nan3, DK_TILE_ROWS + row, use);
+        float weight = u.shared ? 1.0f : __ldcg(c.weight + u.first + use);
+        dk_bf16 t = swiglu(round_bf16(a), round_bf16(b), weight, c.limit);
+        mid[prepared_at(rows, u.first + use, at)] = to_bf16(q8_round_trip(t));
     }
 }
 
-/* 32 outputs of one expert. */
-template <int F, int NT, bool SHARED>
-static __device__ __forceinline__ void down_block(const dk_moe &c, float *shared) {
-    const dk_matrix &w = SHARED ? c.shared_down : c.down;
-    uses u = uses_of<SHARED>(c, NT * 8);
-    int slice = threadIdx.x / 32, lane = threadIdx.x % 32, row0 = blockIdx.x * 32;
-    if (u.count <= 0) {
+/* Outputs of an expert, 8 at a time. */
+template <class S>
+static __device__ __forceinline__ void finish_down(const dk_moe &c, const ring &r, const uses &u,
+                                                   const dk_matrix &w) {
+    enum { UNITS = S::ROWS / 8 };
+    for (int i = threadIdx.x; i < u.count * UNITS; i += S::CONSUMERS) {
+        int at = i % UNITS * 8, use = i / UNITS, row = blockIdx.x * S::ROWS + at;
+        if (row >= c.d) {
+            continue;
+        }
+        size_t place = u.shared ? (size_t)(u.first + use) * (c.top_k + 1) + c.top_k
+                                : (size_t)__ldcg(c.place + u.first + use);
+        uint32_t v[4];
+#pragma unroll
+        for (int p = 0; p < 4; p++) {
+            bool nan0 = has_nan(w, u.expert.w2, row + 2 * p);
+            bool nan1 = has_nan(w, u.expert.w2, row + 2 * p + 1);
+            v[p] = to_bf16(take(r, S::PITCH, nan0, at + 2 * p, use)) |
+                   (uint32_t)to_bf16(take(r, S::PITCH, nan1, at + 2 * p + 1, use)) << 16;
+        }
+        *(uint4 *)(c.out + place * c.d + row) = make_uint4(v[0], v[1], v[2], v[3]);
+    }
+}
+
+template <class S, bool DOWN>
+static __device__ __forceinline__ product_job<S> job_of(const dk_moe &c, const uses &u,
+                                                        const dk_matrix &w) {
+    size_t tile_bytes = dk_tile_bytes(&w), rows = u.shared ? c.n : c.slots;
+    product_job<S> j;
+    int tile = min((int)blockIdx.x, w.tiles - 1), next = min((int)blockIdx.x * 2, w.tiles - 1);
+    if (DOWN) {
+        j.tile[0] = u.expert.w2 + next * tile_bytes;
+        j.tile[1] = u.expert.w2 + min(next + 1, w.tiles - 1) * tile_bytes;
+        j.x = u.shared ? c.mid_shared : c.mid;
+    } else {
+        j.tile[0] = u.expert.w1 + tile * tile_bytes;
+        j.tile[1] = u.expert.w3 + tile * tile_bytes;
+        j.x = u.shared ? c.x_shared : c.x_routed;
+    }
+    j.x += (size_t)u.first * DK_CHUNK;
+    j.plane = rows * DK_CHUNK;
+    j.count = u.count;
+    j.begin = 0;
+    j.end = j.slice_chunks = w.chunks;
+    return j;
+}
+
+/* Grid: tiles of rows, tiles of uses. Up: a tile of w1 and the same of w3; down: two tiles of w2.
+ * The down product's blocks read weights while the up product still runs: its lists were ready
+ * before that began. */
+template <class S, bool DOWN>
+static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) experts(dk_moe c) {
+    if (!DOWN) {
+        wait_for_predecessors();
+    }
+    let_successors_begin();
+    uses u = uses_of<S>(c);
+    const dk_matrix &w = DOWN ? u.shared ? c.shared_down : c.down : u.shared ? c.shared_up : c.up;
+    if (u.count <= 0) { /* all blocks of a cluster */
         return;
     }
-    const dk_bf16 *mid = SHARED ? c.mid_shared : c.mid;
-    weight_rows rows[2];
-#pragma unroll
-    for (int m = 0; m < 2; m++) {
-        rows[m] = rows_of(w, u.expert->w2, u.expert->s2, row0 + m * 16);
-    }
-    const dk_bf16 *b[NT];
-#pragma unroll
-    for (int t = 0; t < NT; t++) {
-        int use = t * 8 + lane / 4;
-        b[t] = use < u.count ? mid + (size_t)(u.first + use) * w.kp : NULL;
-    }
-    float acc[2][NT][4];
-    int begin = slice * w.slice_chunks;
-    slice_product<F, 2, NT>((queue<2> *)shared + slice, rows, b, begin,
-                            min(begin + w.slice_chunks, w.chunks), acc);
-    put_slice<2, NT>(acc, shared, slice, w.slices);
-    __syncthreads();
-    for (int use = slice; use < u.count; use += blockDim.x / 32) {
-        size_t place = SHARED ? (size_t)(u.first + use) * (c.top_k + 1) + c.top_k
-                              : (size_t)c.place[u.first + use];
-        float sum = take_cell<2, NT>(shared, w.slices, lane, use);
-        c.out[place * c.d + row0 + lane] = to_bf16(sum);
-    }
-}
-
-/* Grid: rows / 32, tiles. A warp a slice; warps that one of the two kinds of expert has no slice
- * for only help with the end. */
-template <int F, int FS, int NT>
-static __global__ void __launch_bounds__(256, NT == 1 ? 2 : 1) up(dk_moe c) {
-    extern __shared__ __align__(16) float shared[];
-    if ((int)blockIdx.y < shared_tiles(c, NT * 8)) {
-        up_block<FS, NT, true>(c, shared);
+    ring r = open_ring<S>(w.format, columns_for<S>(u.count));
+    product_job<S> j = job_of<S, DOWN>(c, u, w);
+    if (threadIdx.x >= S::CONSUMERS) {
+        share_registers<S>(false);
+        if (threadIdx.x == S::CONSUMERS) {
+            produce<S>(r, j, w.format);
+        }
+        __syncwarp();
     } else {
-        up_block<F, NT, false>(c, shared);
+        share_registers<S>(true);
+        if (w.format == DK_FP4) {
+            consume_uses<DK_FP4, S>(r, j);
+        } else {
+            consume_uses<DK_FP8, S>(r, j);
+        }
+        wait_for_predecessors();
+        consumers_sync<S>();
+        if (DOWN) {
+            finish_down<S>(c, r, u, w);
+        } else {
+            finish_up<S>(c, r, u, w);
+        }
+    }
+    if (S::PAIRED) {
+        cluster_sync();
     }
 }
 
-template <int F, int FS, int NT>
-static __global__ void __launch_bounds__(256, NT == 1 ? 2 : 1) down(dk_moe c) {
-    extern __shared__ __align__(16) float shared[];
-    if ((int)blockIdx.y < shared_tiles(c, NT * 8)) {
-        down_block<FS, NT, true>(c, shared);
-    } else {
-        down_block<F, NT, false>(c, shared);
-    }
-}
-
-/* y = bf16(routed ones in ascending expert number, then the shared one). */
-static __global__ void combine(dk_moe c) {
-    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+/* y = bf16(routed ones in ascending expert number, then the shared one). A thread takes 8 values.
+ */
+static __global__ void __launch_bounds__(256) combine(dk_moe c) {
+    size_t i = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * 8;
+    let_successors_begin();
+    wait_for_predecessors();
     if (i >= (size_t)c.n * c.d) {
         return;
     }
     size_t token = i / c.d, at = i % c.d;
-    float sum = 0;
+    float sum[8] = {};
     for (int j = 0; j <= c.top_k; j++) {
-        sum += bf16_value(c.out[(token * (c.top_k + 1) + j) * c.d + at]);
+        uint4 v = __ldcg((const uint4 *)(c.out + (token * (c.top_k + 1) + j) * c.d + at));
+        uint32_t w[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+        for (int p = 0; p < 4; p++) {
+            sum[2 * p] += __uint_as_float(w[p] << 16);
+            sum[2 * p + 1] += __uint_as_float(w[p] & 0xffff0000u);
+        }
     }
-    c.y[i] = to_bf16(sum);
+    uint32_t w[4];
+#pragma unroll
+    for (int p = 0; p < 4; p++) {
+        w[p] = to_bf16(sum[2 * p]) | (uint32_t)to_bf16(sum[2 * p + 1]) << 16;
+    }
+    *(uint4 *)(c.y + i) = make_uint4(w[0], w[1], w[2], w[3]);
 }
 
-template <int F, int FS, int NT> static void launch(cudaStream_t s, const dk_moe &c) {
-    int tiles = (c.n + NT * 8 - 1) / (NT * 8) + c.max_tiles;
-    int up_slices = max(c.up.slices, c.shared_up.slices);
-    int down_slices = max(c.down.slices, c.shared_down.slices);
-    size_t up_bytes = product_bytes<4, NT>(up_slices),
-           down_bytes = product_bytes<2, NT>(down_slices);
-    cudaFuncSetAttribute(up<F, FS, NT>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)up_bytes);
-    cudaFuncSetAttribute(down<F, FS, NT>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                         (int)down_bytes);
-    int rows = max(c.up.rows, c.shared_up.rows);
-    up<F, FS, NT><<<dim3(rows / 32, tiles), 32 * up_slices, up_bytes, s>>>(c);
-    down<F, FS, NT><<<dim3(c.d / 32, tiles), 32 * down_slices, down_bytes, s>>>(c);
-}
+/* ---- launches --------------------------------------------------------------------------------*/
 
-template <int F, int FS> static void launch_rows(cudaStream_t s, const dk_moe &c) {
-    if (c.tile_rows == 8) {
-        launch<F, FS, 1>(s, c);
-    } else if (c.tile_rows == 16) {
-        launch<F, FS, 2>(s, c);
-    } else {
-        launch<F, FS, 4>(s, c);
-    }
+template <class S, bool DOWN> static void launch(cudaStream_t s, const dk_moe &c) {
+    const dk_matrix &routed = DOWN ? c.down : c.up, &shared = DOWN ? c.shared_down : c.shared_up;
+    int tiles = max(routed.tiles, shared.tiles);
+    int along = DOWN ? (tiles + 1) / 2 : tiles;
+    along += S::PAIRED ? along % 2 : 0;
+    size_t bytes =
+        shared_bytes<S>(max(dk_chunk_bytes(routed.format), dk_chunk_bytes(shared.format)));
+    cudaFuncSetAttribute(experts<S, DOWN>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    launch_overlapped(s, experts<S, DOWN>, dim3(along, shared_tiles<S>(c) + c.max_tiles),
+                      S::THREADS, bytes, S::PAIRED ? 2 : 1, c);
 }
 
 /* Routed experts are FP4 or FP8 matrices, and so is the shared one. */
 void dk_moe_run(cudaStream_t s, const dk_moe *m) {
-    make_lists<<<1, 1024, (size_t)m->num_experts * sizeof(int32_t), s>>>(*m);
-    bool fp4 = m->up.format == DK_FP4, shared_fp4 = m->shared_up.format == DK_FP4;
-    if (fp4 && !shared_fp4) {
-        launch_rows<DK_FP4, DK_FP8>(s, *m);
-    } else if (fp4) {
-        launch_rows<DK_FP4, DK_FP4>(s, *m);
-    } else if (!shared_fp4) {
-        launch_rows<DK_FP8, DK_FP8>(s, *m);
+    launch_overlapped(s, make_lists, dim3(1), 1024, (size_t)m->num_experts * sizeof(int32_t), 1,
+                      *m);
+    size_t pieces = dk_prepared_values((size_t)m->n, m->d) / 8, cells = (size_t)m->n * m->d;
+    launch_overlapped(s, spread, dim3((unsigned)((pieces + 255) / 256)), 256, 0, 1, *m);
+    if (m->tile_rows == many_uses::COLS) {
+        launch<many_uses, false>(s, *m);
+        launch<many_uses, true>(s, *m);
     } else {
-        launch_rows<DK_FP8, DK_FP4>(s, *m);
+        launch<few_uses, false>(s, *m);
+        launch<few_uses, true>(s, *m);
     }
-    size_t cells = (size_t)m->n * m->d;
-    combine<<<(unsigned)((cells + 255) / 256), 256, 0, s>>>(*m);
+    launch_overlapped(s, combine, dim3((unsigned)((cells / 8 + 255) / 256)), 256, 0, 1, *m);
 }

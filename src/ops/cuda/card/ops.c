@@ -13,12 +13,12 @@
 void di_card_embed(di_backend *be, const int32_t *tokens, int n, const di_tensor *table, int hc,
                    di_bf16 *h, float *pre) {
     di_card *c = di_card_of(be);
-    dk_matrix m;
+    size_t d = (size_t)table->shape[1], bytes = (size_t)table->shape[0] * d * sizeof(di_bf16);
     di_card_part host[] = {{tokens, (size_t)n * sizeof *tokens, NULL}};
     if (n > 0 && di_card_enter(c, "embed")) {
-        if (di_card_matrix(c, table, &m) && di_card_host_arrays(c, host, 1)) {
-            dk_embed(c->stream, host[0].device, n, (const dk_bf16 *)m.data,
-                     m.pitch / sizeof(dk_bf16), m.k, hc, h, pre);
+        const void *rows = di_card_array(c, table->data, bytes); /* rows as stored: no matrix */
+        if (rows && di_card_host_arrays(c, host, 1)) {
+            dk_embed(c->stream, host[0].device, n, rows, d, (int)d, hc, h, pre);
         }
         di_card_leave(c);
     }
@@ -143,13 +143,14 @@ static void multiply(di_card *c, const di_bf16 *x, int n, int groups, const di_t
     }
     for (int t = 0; t < n; t += ROWS_AT_ONCE) {
         int rows = n - t < ROWS_AT_ONCE ? n - t : ROWS_AT_ONCE;
-        dk_bf16 *prepared = di_card_scratch(c, DI_CARD_USE_X, (size_t)rows * (size_t)groups,
-                                            (size_t)m.kp * sizeof *prepared);
+        dk_bf16 *prepared = di_card_scratch(c, DI_CARD_USE_X,
+                                            dk_prepared_values((size_t)rows * (size_t)groups, m.k),
+                                            sizeof *prepared);
         if (!prepared) {
             return;
         }
-        dk_prepare(c->stream, x + (size_t)t * (size_t)groups * (size_t)m.k, rows, groups, m.k, m.kp,
-                   m.format, quantise, prepared);
+        dk_prepare(c->stream, x + (size_t)t * (size_t)groups * (size_t)m.k, rows, groups, m.k,
+                   quantise, prepared);
         dk_linear(c->stream, &m, prepared, rows, groups, y);
         y.yb = y.yb ? y.yb + (size_t)rows * y.ldy : NULL;
         y.yf = y.yf ? y.yf + (size_t)rows * y.ldy : NULL;
@@ -373,7 +374,7 @@ void di_card_route(di_backend *be, const di_bf16 *x, int n, const di_tensor *gat
     di_card_leave(c);
 }
 
-enum { MOE_ROWS = 4096 }; /* tokens whose intermediate rows are in scratch memory at a time */
+enum { MOE_ROWS = 8192 }; /* tokens whose intermediate rows are in scratch memory at a time */
 
 /* The next part of one buffer; with base NULL only the size grows. */
 static void *part(unsigned char *base, size_t *end, size_t count, size_t size) {
@@ -386,37 +387,37 @@ static size_t lay_out_lists(dk_moe *m, unsigned char *base) {
     size_t end = 0, pairs = (size_t)m->n * (size_t)m->top_k;
     m->num_tiles = part(base, &end, 1, sizeof *m->num_tiles);
     m->tiles = part(base, &end, (size_t)m->max_tiles, sizeof *m->tiles);
-    m->token = part(base, &end, pairs, sizeof *m->token);
-    m->place = part(base, &end, pairs, sizeof *m->place);
-    m->weight = part(base, &end, pairs, sizeof *m->weight);
+    m->slot = part(base, &end, pairs, sizeof *m->slot);
+    m->place = part(base, &end, (size_t)m->slots, sizeof *m->place);
+    m->weight = part(base, &end, (size_t)m->slots, sizeof *m->weight);
     return end;
 }
 
-/* Tiles as large as an expert's share of the rows, and as many as the worst case needs. */
+/* Tiles that fit an expert's share of the rows, and as many as the worst case needs. */
 static void choose_tiles(dk_moe *m) {
     int pairs = m->n * m->top_k, share = pairs / (m->num_experts > 0 ? m->num_experts : 1);
     int used = pairs < m->num_experts ? pairs : m->num_experts;
-    m->tile_rows = share <= 8 ? 8 : share <= 12 ? 16 : 32;
+    m->tile_rows = share <= 32 ? 64 : 256;
     m->max_tiles = used + pairs / m->tile_rows;
+    m->slots = dk_moe_slots(m->n, m->top_k, m->num_experts);
 }
 
 static bool moe_scratch(di_card *c, dk_moe *m) {
-    size_t pairs = (size_t)m->n * (size_t)m->top_k, n = (size_t)m->n;
-    size_t mid = pairs * (size_t)m->down.kp, shared_mid = n * (size_t)m->shared_down.kp;
+    size_t pairs = (size_t)m->n * (size_t)m->top_k, n = (size_t)m->n, slots = (size_t)m->slots;
+    size_t mid = dk_prepared_values(slots, m->down.k), all = mid + dk_prepared_values(n, m->down.k);
     unsigned char *lists = di_card_scratch(c, DI_CARD_USE_LIST, lay_out_lists(m, NULL), 1);
-    m->x_routed = di_card_scratch(c, DI_CARD_USE_X, n, (size_t)m->up.kp * sizeof(dk_bf16));
+    m->x_routed =
+        di_card_scratch(c, DI_CARD_USE_X, dk_prepared_values(slots, m->d), sizeof(dk_bf16));
     m->x_shared =
-        di_card_scratch(c, DI_CARD_USE_SHARED, n, (size_t)m->shared_up.kp * sizeof(dk_bf16));
-    m->mid = di_card_scratch(c, DI_CARD_USE_Y, mid + shared_mid, sizeof(dk_bf16));
+        di_card_scratch(c, DI_CARD_USE_SHARED, dk_prepared_values(n, m->d), sizeof(dk_bf16));
+    m->mid = di_card_scratch(c, DI_CARD_USE_Y, all, sizeof(dk_bf16));
     m->out = di_card_scratch(c, DI_CARD_USE_Z, pairs + n, (size_t)m->d * sizeof(dk_bf16));
     if (!lists || !m->x_routed || !m->x_shared || !m->mid || !m->out) {
         return false;
     }
     lay_out_lists(m, lists);
     m->mid_shared = m->mid + mid;
-    bool filled = m->down.kp == m->down.k && m->shared_down.kp == m->shared_down.k;
-    return filled || di_card_check(c, cudaMemsetAsync(m->mid, 0, (mid + shared_mid) * 2,
-                                                      c->stream)); /* what lies behind k */
+    return true;
 }
 
 void di_card_moe(di_backend *be, const di_bf16 *x, int n, const int32_t *experts,
@@ -449,10 +450,7 @@ void di_card_moe(di_backend *be, const di_bf16 *x, int n, const int32_t *experts
         if (!moe_scratch(c, &m)) {
             break;
         }
-        dk_prepare(c->stream, x + at * (size_t)m.d, m.n, 1, m.d, m.up.kp, m.up.format, true,
-                   m.x_routed);
-        dk_prepare(c->stream, x + at * (size_t)m.d, m.n, 1, m.d, m.shared_up.kp, m.shared_up.format,
-                   true, m.x_shared);
+        m.x = x + at * (size_t)m.d;
         dk_moe_run(c->stream, &m);
     }
     di_card_leave(c);
@@ -516,7 +514,8 @@ void di_card_engram(di_backend *be, const int64_t *rows, int n, int columns, con
     const dk_bf16 *qw = di_card_array(c, q_weight->data, norm);
     const dk_bf16 *kw = di_card_array(c, k_weight->data, norm);
     bool ok = qw && kw && di_card_matrix(c, wkv, &w);
-    dk_bf16 *a = ok ? di_card_scratch(c, DI_CARD_USE_X, most, (size_t)w.kp * sizeof *a) : NULL;
+    dk_bf16 *a =
+        ok ? di_card_scratch(c, DI_CARD_USE_X, dk_prepared_values(most, w.k), sizeof *a) : NULL;
     dk_bf16 *kv = ok ? di_card_scratch(c, DI_CARD_USE_Y, most, (size_t)w.rows * sizeof *kv) : NULL;
     uint8_t *device = ok ? di_card_scratch(c, DI_CARD_USE_HOST, bytes, 1) : NULL;
     ok = a && kv && device;
@@ -533,7 +532,7 @@ void di_card_engram(di_backend *be, const int64_t *rows, int n, int columns, con
         }
         ok = di_card_check(
             c, cudaMemcpyAsync(device, pinned, bytes, cudaMemcpyHostToDevice, c->stream));
-        dk_engram_rows(c->stream, device, device + code_bytes, b.count, (int)k, w.kp, a);
+        dk_engram_rows(c->stream, device, device + code_bytes, b.count, (int)k, a);
         dk_linear(c->stream, &w, a, b.count, 1, (dk_result){.yb = kv, .ldy = (size_t)w.rows});
         dk_engram_gate(c->stream, (const int32_t *)(const void *)(device + tokens), b.count, kv, qw,
                        kw, hc, d, eps, h);

@@ -1,323 +1,287 @@
-/* The product that reads weights once: what linear.cu and moe.cu share.
+/* The product of stored weights with prepared activations, for any number of rows: what linear.cu
+ * and moe.cu share.
  *
- * A warp takes MT tiles of 16 weight rows, one slice of k, and up to 8 * NT activation rows. Thread
- * t of a quad reads 16 bytes of a chunk, which are the codes of several tensor-core steps at once:
- * the sum does not care which k a step calls its first, as long as weights and activations agree.
- * So activations are laid out beforehand (dk_prepare) in the order in which decoding yields codes,
- * and nothing is shuffled. What bounds it: reading the weights, as long as there are few rows.
+ * A block has WG tiles of 64 weight rows, one for each group of four warps, and one tile of up to
+ * COLS activation rows. Its last warp keeps a ring of shared memory filled: a stage holds CH chunks
+ * of every tile as they lie in memory and the activations of the same chunks. The others turn codes
+ * into tensor-core operands in registers (codes.cuh), while the tensor cores work on the chunk
+ * before.
  *
- * A row's sums depend on k and the weights' format alone: steps ascending within a slice, slices
- * ascending. Tiles, grid and company change nothing. */
+ * An element's sum runs over its slice's steps of 16 values, ascending; slices are added ascending.
+ * How k is cut depends on the weight's shape alone, so a row's results do not depend on its
+ * company.
+ *
+ * What bounds it: reading weights for few rows, where decoding needs 2 to 2.5 instructions a
+ * weight; the tensor cores and shared memory for many. */
 #ifndef DI_OPS_CUDA_PRODUCT_CUH
 #define DI_OPS_CUDA_PRODUCT_CUH
 
-#include "common.cuh"
+#include "codes.cuh"
+#include "mma.cuh"
+#include "pipe.cuh"
 
-/* uint4 loads of activations that belong to 16 bytes of weights. */
-template <int F> struct operand;
-template <> struct operand<DK_BF16> {
-    enum { LOADS = 1 };
-};
-template <> struct operand<DK_FP8> {
-    enum { LOADS = 2 };
-};
-template <> struct operand<DK_FP4> {
-    enum { LOADS = 4 };
+/* How a block is built that has WG tiles of weight rows and up to COLS activation rows. Where there
+ * are many of these, two neighbouring blocks form a cluster and share what they read of them. */
+template <int COLS_, int WG_> struct block_shape {
+    enum {
+        COLS = COLS_,
+        WG = WG_,
+        CH = COLS <= 64 ? 2 : 1,
+        PAIRED = COLS > 64,
+        BLOCKS = WG == 2 && COLS <= 64 ? 2 : 1, /* of a multiprocessor */
+        CONSUMERS = WG * 128,
+        /* With a whole warp group of producers the consumers can have its registers. */
+        THREADS = CONSUMERS + (PAIRED ? 128 : 32),
+        ROWS = WG * DK_TILE_ROWS,
+        PITCH = ROWS + 4, /* of the tile of results, in floats */
+    };
 };
 
-/* 16 bytes of codes of one row -> 4 * LOADS words of two BF16 values. nan collects E4M3 NaNs. */
-template <int F>
-__device__ __forceinline__ void decode(uint4 codes, uint32_t scale_byte, uint32_t *out,
-                                       uint32_t *nan) {
-    uint32_t w[4] = {codes.x, codes.y, codes.z, codes.w};
-    if (F == DK_BF16) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            out[i] = w[i];
-        }
-        return;
-    }
-    scale_pair s = make_scale(scale_byte, F == DK_FP8 ? 120 : 126);
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        if (F == DK_FP8) {
-            fp8_pairs(w[i], &out[2 * i], &out[2 * i + 1]);
-            *nan |= fp8_nans(w[i]);
-        } else {
-            fp4_pairs(w[i], out + 4 * i);
-        }
-    }
-    constexpr int words = F == DK_BF16 ? 4 : F == DK_FP8 ? 8 : 16;
-#pragma unroll
-    for (int i = 0; i < words; i++) {
-        out[i] = mul_bf16x2(out[i], s.first);
-    }
-    if (s.both) {
-#pragma unroll
-        for (int i = 0; i < words; i++) {
-            out[i] = mul_bf16x2(out[i], s.second);
-        }
-    }
+enum { RING_ALIGNMENT = 1024, RING_MAX_STAGES = 12, SHARED_MAX = 227 * 1024 };
+
+/* Shared memory: barriers, then stages; when all is done, the tile of results in place of the
+ * stages. A stage: CH times `columns` rows of activations, then the chunks of the block's tiles. */
+struct ring {
+    uint32_t full, empty; /* barriers: address of stage 0's */
+    uint32_t data;
+    uint8_t *at; /* generic address of `data` */
+    int columns, stages, stage_bytes, weights_at;
+};
+
+/* Host and card agree on this. */
+template <class S> DK_BOTH int stage_bytes(int columns, size_t chunk_bytes) {
+    int bytes = S::CH * (columns * 128 + S::WG * (int)chunk_bytes);
+    return (bytes + RING_ALIGNMENT - 1) / RING_ALIGNMENT * RING_ALIGNMENT;
 }
 
-/* The two rows (g and g + 8) of a tile that a thread reads: where its 16 bytes of the first chunk
- * and the row's scales (or its 32 rows') lie. Rows behind a matrix's last one are there, as zeros.
- */
-struct weight_rows {
-    const uint8_t *codes, *scale; /* of the matrix */
-    uint32_t code_at[2], scale_at[2];
-};
+/* Dynamic shared memory of a block: what fits, but no more than the ring can use. */
+template <class S> static size_t shared_bytes(size_t chunk_bytes) {
+    int most = SHARED_MAX / S::BLOCKS - (S::BLOCKS - 1) * 1024; /* the system takes 1 KB a block */
+    int ring = RING_MAX_STAGES * stage_bytes<S>(S::COLS, chunk_bytes) + 2 * RING_ALIGNMENT;
+    return (size_t)(ring < most ? ring : most);
+}
 
-__device__ __forceinline__ weight_rows rows_of(const dk_matrix &w, const uint8_t *codes,
-                                               const uint8_t *scale, int row0) {
-    weight_rows r = {codes, scale};
-    int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        int row = row0 + lane / 4 + 8 * half;
-        r.code_at[half] = (uint32_t)row * (uint32_t)w.pitch + lane % 4 * 16;
-        r.scale_at[half] =
-            (uint32_t)(w.scale_rows == 1 ? row : row / w.scale_rows) * (uint32_t)w.scale_pitch;
+__device__ __forceinline__ uint32_t dynamic_shared_bytes() {
+    uint32_t bytes;
+    asm volatile("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
+    return bytes;
+}
+
+/* Called by all threads; ends with all barriers ready. */
+template <class S> __device__ __forceinline__ ring open_ring(dk_format format, int columns) {
+    extern __shared__ __align__(1024) uint8_t dynamic_shared[];
+    ring r;
+    uint32_t base = shared_address(dynamic_shared);
+    uint32_t aligned = (base + RING_ALIGNMENT - 1) / RING_ALIGNMENT * RING_ALIGNMENT;
+    r.full = aligned;
+    r.empty = aligned + RING_MAX_STAGES * 8;
+    r.data = aligned + RING_ALIGNMENT;
+    r.at = dynamic_shared + (r.data - base);
+    r.stage_bytes = stage_bytes<S>(columns, dk_chunk_bytes(format));
+    r.columns = columns;
+    r.weights_at = S::CH * columns * 128;
+    int room = (int)(dynamic_shared_bytes() - (r.data - base));
+    r.stages = min(room / r.stage_bytes, (int)RING_MAX_STAGES);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < r.stages; i++) {
+            barrier_init(r.full + i * 8, 1);
+            barrier_init(r.empty + i * 8, S::WG * 4 * (S::PAIRED ? 2 : 1));
+        }
+        barriers_ready();
+    }
+    if (S::PAIRED) {
+        cluster_sync();
+    } else {
+        __syncthreads();
     }
     return r;
 }
 
-/* ---- the queue of weights on their way ---------------------------------------------------------
- *
- * Each thread copies its own 16 bytes of a chunk to shared
- * memory a stage (some chunks) ahead and reads them back itself: a queue of its own, without
- * barriers, that keeps enough reads under way whatever the registers hold. */
-
-template <int MT> struct queue {
-    enum { STAGES = 2, CHUNKS = MT == 1 ? 4 : MT == 2 ? 2 : 1 };
-    struct stage {
-        uint4 codes[CHUNKS][MT][2][32];
-    };
-    stage stages[STAGES];
+/* One block's work: chunks [begin, end) of its tiles and of `count` rows of activations. */
+template <class S> struct product_job {
+    const uint8_t *tile[S::WG];          /* chunk 0 */
+    const dk_bf16 *x;                    /* plane 0 of the first row */
+    size_t plane;                        /* values from one plane to the next */
+    int count, begin, end, slice_chunks; /* slices begin at multiples of slice_chunks */
 };
 
-__device__ __forceinline__ void copy_16(void *to, const void *from) {
-    unsigned at = (unsigned)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(at), "l"(from)
-                 : "memory");
+/* Registers go from a paired block's producers to its consumers. */
+template <class S> __device__ __forceinline__ void share_registers(bool consumer) {
+#if DI_CUDA_WGMMA
+    if (S::PAIRED && consumer) {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+    } else if (S::PAIRED) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    }
+#endif
 }
 
-__device__ __forceinline__ void close_copies() {
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
+/* ---- producer --------------------------------------------------------------------------------*/
 
-/* Until at most `left` of the closed groups are under way. */
-template <int LEFT> __device__ __forceinline__ void wait_copies() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
-}
+template <class S>
+__device__ __forceinline__ void load_weights(const ring &r, const product_job<S> &j, int stage,
+                                             int chunk, uint32_t chunk_bytes) {
 
-/* Byte of a row's scales that the thread's codes of a chunk have. */
-template <int F> __device__ __forceinline__ int scale_byte(int chunk) {
-    int t = threadIdx.x % 4;
-    return F == DK_FP8 ? chunk * 2 + t / 2 : chunk * 4 + t;
-}
-
-/* Chunks first .. of a slice that ends at `end`. */
-template <int F, int MT>
-__device__ __forceinline__ void fetch(typename queue<MT>::stage *to, const weight_rows (&rows)[MT],
-                                      int first, int end) {
-    int lane = threadIdx.x % 32;
+    int chunks = min((int)S::CH, j.end - chunk);
+    uint32_t bytes = chunks * chunk_bytes, barrier = r.full + stage * 8;
+    uint32_t to = r.data + stage * r.stage_bytes + r.weights_at;
+    barrier_expect(barrier, S::WG * bytes + chunks * j.count * 128);
 #pragma unroll
-    for (int u = 0; u < queue<MT>::CHUNKS; u++) {
-        int chunk = first + u;
-#pragma unroll
-        for (int m = 0; m < MT && chunk < end; m++) {
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                copy_16(&to->codes[u][m][half][lane],
-                        rows[m].codes + (rows[m].code_at[half] + (uint32_t)chunk * DK_CHUNK_BYTES));
-            }
+    for (int wg = 0; wg < S::WG; wg++) {
+        bulk_copy(to + wg * S::CH * chunk_bytes, j.tile[wg] + (size_t)chunk * chunk_bytes, bytes,
+                  barrier);
+    }
+}
+
+template <class S>
+__device__ __forceinline__ void load_rows(const ring &r, const product_job<S> &j, int stage,
+                                          int chunk) {
+
+    int chunks = min((int)S::CH, j.end - chunk), first = 0, rows = j.count;
+    if (S::PAIRED) { /* each block of the pair brings half, to both */
+        int half = (j.count + 1) / 2;
+        first = cluster_rank() ? half : 0;
+        rows = cluster_rank() ? j.count - half : half;
+    }
+    for (int i = 0; i < chunks && rows > 0; i++) {
+        uint32_t to = r.data + stage * r.stage_bytes + (i * r.columns + first) * 128;
+        const dk_bf16 *from = j.x + (size_t)(chunk + i) * j.plane + first * DK_CHUNK;
+        if (S::PAIRED) {
+            bulk_copy_to_both(to, from, rows * 128, r.full + stage * 8);
+        } else {
+            bulk_copy(to, from, rows * 128, r.full + stage * 8);
         }
     }
-    close_copies();
 }
 
-/* Their scales, to registers: copying single bytes or words to shared memory is slow. */
-template <int F, int MT>
-__device__ __forceinline__ void load_scales(uint32_t (&scale)[queue<MT>::CHUNKS][MT][2],
-                                            const weight_rows (&rows)[MT], int first, int end) {
+/* One thread. Weights that fit the ring are under way before the kernel in front has ended. */
+template <class S>
+__device__ __forceinline__ void produce(const ring &r, const product_job<S> &j, dk_format format) {
+
+    uint32_t chunk_bytes = (uint32_t)dk_chunk_bytes(format);
+    int loads = (j.end - j.begin + S::CH - 1) / S::CH, early = min(loads, r.stages);
+    for (int i = 0; i < early; i++) {
+        load_weights<S>(r, j, i, j.begin + i * S::CH, chunk_bytes);
+    }
+    wait_for_predecessors();
+    for (int i = 0; i < early; i++) {
+        load_rows<S>(r, j, i, j.begin + i * S::CH);
+    }
+    int stage = 0, parity = 0;
+    for (int i = early; i < loads; i++) {
+        barrier_wait<S::PAIRED>(r.empty + stage * 8, parity);
+        load_weights<S>(r, j, stage, j.begin + i * S::CH, chunk_bytes);
+        load_rows<S>(r, j, stage, j.begin + i * S::CH);
+        if (++stage == r.stages) {
+            stage = 0;
+            parity ^= 1;
+        }
+    }
+}
+
+/* ---- consumers -------------------------------------------------------------------------------*/
+
+/* Tells the producer, and the pair's other one, that a warp has done with a stage. */
+template <bool PAIRED> __device__ __forceinline__ void release_stage(const ring &r, int stage) {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) {
+        barrier_arrive(r.empty + stage * 8);
+    }
+    if (PAIRED && threadIdx.x % 32 == 1) {
+        barrier_arrive_at(r.empty + stage * 8, cluster_rank() ^ 1);
+    }
+}
+
+/* The sums of one tile by N columns, in acc. SLICED: several slices, added up in total instead. */
+template <int F, int N, class S, bool SLICED>
+__device__ __forceinline__ void consume(const ring &r, const product_job<S> &j,
+                                        float (&acc)[N / 8][4], float (&total)[N / 8][4]) {
+
+    int wg = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+    uint32_t weights = r.weights_at + wg * S::CH * (uint32_t)dk_chunk_bytes((dk_format)F);
+    int stage = -1, parity = 1, before = -1;
+    for (int begin = j.begin; begin < j.end;) {
+        int end = SLICED ? min(begin + j.slice_chunks, j.end) : j.end;
+        operands a[2];
+        for (int chunk = begin; chunk < end; chunk += 2) {
 #pragma unroll
-    for (int u = 0; u < queue<MT>::CHUNKS; u++) {
-#pragma unroll
-        for (int m = 0; m < MT; m++) {
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                scale[u][m][half] = 127;
-                if (F != DK_BF16 && first + u < end) {
-                    scale[u][m][half] = __ldg(rows[m].scale + (rows[m].scale_at[half] +
-                                                               (uint32_t)scale_byte<F>(first + u)));
+            for (int u = 0; u < 2; u++) {
+                if (u == 1 && chunk + 1 >= end) {
+                    break;
                 }
-            }
-        }
-    }
-}
-
-/* ---- the product -----------------------------------------------------------------------------*/
-
-/* Prepared values of one chunk for every column tile. */
-template <int F, int NT>
-__device__ __forceinline__ void load_x(uint4 (&x)[NT][operand<F>::LOADS],
-                                       const dk_bf16 *const (&b)[NT], int chunk) {
-    enum { LOADS = operand<F>::LOADS };
-#pragma unroll
-    for (int c = 0; c < NT; c++) {
-        const uint4 *from =
-            (const uint4 *)(b[c] + (size_t)chunk * (LOADS * 32) + threadIdx.x % 4 * (LOADS * 8));
-#pragma unroll
-        for (int i = 0; i < LOADS; i++) {
-            x[c][i] = b[c] ? __ldg(from + i) : make_uint4(0, 0, 0, 0);
-        }
-    }
-}
-
-/* acc += tiles . rows over chunks [begin, end). b[nt]: prepared row of this thread's column
- * (lane / 4) of column tile nt, or NULL for none. q: the warp's queue. */
-template <int F, int MT, int NT>
-__device__ __forceinline__ void slice_product(queue<MT> *q, const weight_rows (&rows)[MT],
-                                              const dk_bf16 *const (&b)[NT], int begin, int end,
-                                              float (&acc)[MT][NT][4]) {
-    enum {
-        LOADS = operand<F>::LOADS,
-        STAGES = queue<MT>::STAGES,
-        CHUNKS = queue<MT>::CHUNKS,
-        AHEAD = NT == 1 ? CHUNKS : 1 /* chunks whose activations are loaded together */
-    };
-    const int lane = threadIdx.x % 32;
-    uint32_t nan[MT][2];
-#pragma unroll
-    for (int s = 0; s < STAGES; s++) {
-        fetch<F, MT>(&q->stages[s], rows, begin + s * CHUNKS, end);
-    }
-#pragma unroll
-    for (int m = 0; m < MT; m++) {
-        nan[m][0] = nan[m][1] = 0;
-#pragma unroll
-        for (int c = 0; c < NT; c++) {
-            acc[m][c][0] = acc[m][c][1] = acc[m][c][2] = acc[m][c][3] = 0;
-        }
-    }
-    int stage = 0;
-    uint32_t scale[CHUNKS][MT][2], next_scale[CHUNKS][MT][2];
-    load_scales<F, MT>(next_scale, rows, begin, end);
-    for (int first = begin; first < end; first += CHUNKS) {
-#pragma unroll
-        for (int u = 0; u < CHUNKS; u++) {
-#pragma unroll
-            for (int m = 0; m < MT; m++) {
-                scale[u][m][0] = next_scale[u][m][0];
-                scale[u][m][1] = next_scale[u][m][1];
-            }
-        }
-        load_scales<F, MT>(next_scale, rows, first + CHUNKS, end);
-        typename queue<MT>::stage *from = &q->stages[stage];
-        uint4 x[AHEAD][NT][LOADS];
-#pragma unroll
-        for (int u = 0; u < AHEAD; u++) {
-            if (first + u < end) {
-                load_x<F, NT>(x[u], b, first + u);
-            }
-        }
-        wait_copies<STAGES - 1>();
-#pragma unroll
-        for (int u = 0; u < CHUNKS; u++) {
-            int chunk = first + u;
-            if (chunk >= end) {
-                break;
-            }
-            if (AHEAD < CHUNKS && u > 0) {
-                load_x<F, NT>(x[0], b, chunk);
-            }
-            uint4(&xu)[NT][LOADS] = x[AHEAD < CHUNKS ? 0 : u];
-#pragma unroll
-            for (int m = 0; m < MT; m++) {
-                uint32_t lo[4 * LOADS], hi[4 * LOADS];
-                decode<F>(from->codes[u][m][0][lane], scale[u][m][0], lo, &nan[m][0]);
-                decode<F>(from->codes[u][m][1][lane], scale[u][m][1], hi, &nan[m][1]);
-#pragma unroll
-                for (int i = 0; i < LOADS; i++) {
-                    uint32_t a0[4] = {lo[4 * i], hi[4 * i], lo[4 * i + 1], hi[4 * i + 1]};
-                    uint32_t a1[4] = {lo[4 * i + 2], hi[4 * i + 2], lo[4 * i + 3], hi[4 * i + 3]};
-#pragma unroll
-                    for (int c = 0; c < NT; c++) {
-                        mma_16x8x16(acc[m][c], a0, xu[c][i].x, xu[c][i].y);
-                        mma_16x8x16(acc[m][c], a1, xu[c][i].z, xu[c][i].w);
+                bool fresh = S::CH == 1 || u == 0; /* the first chunk of a stage */
+                if (fresh) {
+                    if (++stage == r.stages || stage == 0) {
+                        stage = 0;
+                        parity ^= 1;
                     }
+                    barrier_wait<S::PAIRED>(r.full + stage * 8, parity);
+                }
+                int at = stage * r.stage_bytes, in = S::CH == 1 ? 0 : u;
+                raw_codes<F> raw;
+                raw.load(r.at + at + weights + in * dk_chunk_bytes((dk_format)F), warp, lane);
+                raw.decode(a[u]);
+                mma_chunk<N>(acc, a[u], r.data + at + in * N * 128, u == 0 && chunk == begin);
+                mma_wait<1>(); /* the chunk before is done */
+                if (fresh) {
+                    if (before >= 0) {
+                        release_stage<S::PAIRED>(r, before);
+                    }
+                    before = stage;
                 }
             }
         }
-        fetch<F, MT>(from, rows, first + STAGES * CHUNKS, end);
-        stage ^= 1;
-    }
-    if (F == DK_FP8) {
+        mma_wait<0>();
+        if (SLICED) {
 #pragma unroll
-        for (int m = 0; m < MT; m++) {
+            for (int i = 0; i < N / 8; i++) {
 #pragma unroll
-            for (int half = 0; half < 2; half++) {
-                uint32_t any = nan[m][half];
-                any |= __shfl_xor_sync(0xffffffffu, any, 1);
-                any |= __shfl_xor_sync(0xffffffffu, any, 2);
-#pragma unroll
-                for (int c = 0; c < NT && (any & 0x80808080u); c++) {
-                    acc[m][c][2 * half] = acc[m][c][2 * half + 1] = __uint_as_float(0x7fc00000u);
+                for (int c = 0; c < 4; c++) {
+                    total[i][c] = begin == j.begin ? acc[i][c] : total[i][c] + acc[i][c];
                 }
             }
         }
+        begin = end;
     }
 }
 
-/* Shared memory of a block: the queues first, then, when all have run dry, the slices' sums. */
-template <int MT, int NT> static size_t product_bytes(int slices) {
-    size_t queues = (size_t)slices * sizeof(queue<MT>);
-    size_t sums = (size_t)slices * MT * 16 * (NT * 8 + 1) * sizeof(float);
-    return queues > sums ? queues : sums;
+template <class S> __device__ __forceinline__ void consumers_sync() {
+    asm volatile("bar.sync 1, %0;" ::"r"((int)S::CONSUMERS) : "memory");
 }
 
-/* One warp's sums to shared memory, [slices][MT * 16][NT * 8 + 1]. */
-template <int MT, int NT>
-__device__ __forceinline__ void put_slice(float (&acc)[MT][NT][4], float *shared, int slice,
-                                          int slices) {
-    enum { COLS = NT * 8 + 1 };
-    __syncthreads(); /* the queues are dry */
-    if (slice >= slices) {
-        return;
-    }
-    int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    float *to = shared + (size_t)slice * MT * 16 * COLS;
+/* Sums to shared memory, [column][row of the block]. */
+template <int N, class S>
+__device__ __forceinline__ void put_results(const ring &r, const float (&sum)[N / 8][4]) {
+
+    int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
+    consumers_sync<S>(); /* the ring is dry */
+    float *to = (float *)r.at + row;
 #pragma unroll
-    for (int m = 0; m < MT; m++) {
-#pragma unroll
-        for (int c = 0; c < NT; c++) {
-            float *cell = to + (m * 16 + g) * COLS + c * 8 + 2 * t;
-            cell[0] = acc[m][c][0];
-            cell[1] = acc[m][c][1];
-            cell[8 * COLS] = acc[m][c][2];
-            cell[8 * COLS + 1] = acc[m][c][3];
-        }
+    for (int i = 0; i < N / 8; i++) {
+        int col = i * 8 + lane % 4 * 2;
+        to[col * S::PITCH] = sum[i][0];
+        to[(col + 1) * S::PITCH] = sum[i][1];
+        to[col * S::PITCH + 8] = sum[i][2];
+        to[(col + 1) * S::PITCH + 8] = sum[i][3];
     }
 }
 
-/* The whole sum of one cell: slices ascending. */
-template <int MT, int NT>
-__device__ __forceinline__ float take_cell(const float *shared, int slices, int row, int col) {
-    enum { COLS = NT * 8 + 1 };
-    float sum = shared[row * COLS + col];
-    for (int s = 1; s < slices; s++) {
-        sum += shared[(size_t)s * MT * 16 * COLS + row * COLS + col];
+template <int F, int N, class S, bool SLICED>
+__device__ __forceinline__ void consume_columns(const ring &r, const product_job<S> &j) {
+    float acc[N / 8][4];
+    if (SLICED) {
+        float total[N / 8][4];
+        consume<F, N, S, true>(r, j, acc, total);
+        put_results<N, S>(r, total);
+    } else {
+        consume<F, N, S, false>(r, j, acc, acc);
+        put_results<N, S>(r, acc);
     }
-    return sum;
 }
 
-/* Where value v of a row stands among its neighbours in prepared activations. */
-__device__ __forceinline__ int prepared_place(dk_format f, int v) {
-    if (f == DK_FP8) {
-        return (v & ~3) | (v & 1) << 1 | (v >> 1 & 1);
-    }
-    return f == DK_FP4 ? (v & ~7) | (v & 3) << 1 | (v >> 2 & 1) : v;
+/* Whether the row at this place of a tile list holds a NaN code: all its sums are NaN then. */
+__device__ __forceinline__ bool has_nan(const dk_matrix &w, const uint8_t *data, int row) {
+    return w.format == DK_FP8 && data[(size_t)w.tiles * dk_tile_bytes(&w) + row];
 }
 
 #endif

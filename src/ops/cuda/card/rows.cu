@@ -374,26 +374,25 @@ void dk_mhc_post(cudaStream_t s, const dk_bf16 *y, const float *post, const floa
 
 /* ---- n-grams ---------------------------------------------------------------------------------*/
 
-static __global__ void engram_rows(const uint8_t *codes, const uint8_t *scales, int k, int kp,
+static __global__ void engram_rows(const uint8_t *codes, const uint8_t *scales, int n, int k,
                                    long long cells, dk_bf16 *out) {
     long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= cells) {
         return;
     }
-    long long t = i / kp;
-    int at = (int)(i % kp);
+    long long t = i % n;
+    int at = (int)(i / n);
     float v = 0;
     if (at < k) {
         v = e4m3_value(codes[t * k + at]) * e8m0_value(scales[t * (k / 32) + at / 32]);
     }
-    int place = (at & ~3) | (at & 1) << 1 | (at >> 1 & 1); /* as FP8 weights are decoded */
-    out[t * kp + place] = to_bf16(v);
+    out[prepared_at(n, (int)t, at)] = to_bf16(v);
 }
 
 void dk_engram_rows(cudaStream_t s, const uint8_t *codes, const uint8_t *scales, int n, int k,
-                    int kp, dk_bf16 *out) {
-    long long cells = (long long)n * kp;
-    engram_rows<<<blocks_for(cells, 256), 256, 0, s>>>(codes, scales, k, kp, cells, out);
+                    dk_bf16 *out) {
+    long long cells = (long long)dk_prepared_values((size_t)n, k);
+    engram_rows<<<blocks_for(cells, 256), 256, 0, s>>>(codes, scales, n, k, cells, out);
 }
 
 /* Grid: tokens, streams. */

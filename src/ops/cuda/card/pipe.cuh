@@ -1,0 +1,153 @@
+/* What moves data ahead of the tensor cores: barriers in shared memory, bulk copies, clusters of
+ * blocks, and launches that overlap with the kernel before. Addresses are 32-bit ones of shared
+ * memory, as the instructions want them. */
+#ifndef DI_OPS_CUDA_PIPE_CUH
+#define DI_OPS_CUDA_PIPE_CUH
+
+#include "common.cuh"
+
+__device__ __forceinline__ uint32_t shared_address(const void *p) {
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* ---- barriers --------------------------------------------------------------------------------*/
+
+__device__ __forceinline__ void barrier_init(uint32_t barrier, int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals)
+                 : "memory");
+}
+
+/* Makes them known to the copy engine and to the other blocks of the cluster. */
+__device__ __forceinline__ void barriers_ready() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+/* Arrives, and has the phase wait for so many bytes more. */
+__device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+                 : "memory");
+}
+
+__device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+/* At the same barrier of block `rank` of the cluster. */
+__device__ __forceinline__ void barrier_arrive_at(uint32_t barrier, uint32_t rank) {
+    asm volatile(
+        "{\n\t.reg .b32 there;\n\t"
+        "mapa.shared::cluster.u32 there, %0, %1;\n\t"
+        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n\t}" ::"r"(barrier),
+        "r"(rank)
+        : "memory");
+}
+
+/* Until the phase of this parity is over. */
+template <bool CLUSTER> __device__ __forceinline__ void barrier_wait(uint32_t barrier, int parity) {
+    uint32_t done;
+    do {
+        if (CLUSTER) {
+            asm volatile("{\n\t.reg .pred p;\n\t"
+                         "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n\t"
+                         "selp.u32 %0, 1, 0, p;\n\t}"
+                         : "=r"(done)
+                         : "r"(barrier), "r"(parity)
+                         : "memory");
+        } else {
+            asm volatile("{\n\t.reg .pred p;\n\t"
+                         "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n\t"
+                         "selp.u32 %0, 1, 0, p;\n\t}"
+                         : "=r"(done)
+                         : "r"(barrier), "r"(parity)
+                         : "memory");
+        }
+    } while (!done);
+}
+
+/* ---- copies ----------------------------------------------------------------------------------*/
+
+/* `bytes` (a multiple of 16) to shared memory, counted at the barrier. */
+__device__ __forceinline__ void bulk_copy(uint32_t to, const void *from, uint32_t bytes,
+                                          uint32_t barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier)
+                 : "memory");
+}
+
+/* The same to the same place in two blocks of a cluster. */
+__device__ __forceinline__ void bulk_copy_to_both(uint32_t to, const void *from, uint32_t bytes,
+                                                  uint32_t barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster [%0], [%1], %2, [%3], %4;" ::"r"(to),
+                 "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier), "h"((uint16_t)3)
+                 : "memory");
+}
+
+/* ---- clusters --------------------------------------------------------------------------------*/
+
+__device__ __forceinline__ uint32_t cluster_rank() {
+    uint32_t rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+/* All threads of all blocks of the cluster. */
+__device__ __forceinline__ void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release.aligned;\n\t"
+                 "barrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
+}
+
+/* Reads shared memory of block `rank`. */
+__device__ __forceinline__ float cluster_load(uint32_t address, uint32_t rank) {
+    float v;
+    asm volatile("{\n\t.reg .b32 there;\n\t"
+                 "mapa.shared::cluster.u32 there, %1, %2;\n\t"
+                 "ld.shared::cluster.f32 %0, [there];\n\t}"
+                 : "=f"(v)
+                 : "r"(address), "r"(rank)
+                 : "memory");
+    return v;
+}
+
+/* ---- launches that overlap -------------------------------------------------------------------
+ *
+ * A kernel launched by launch_overlapped may begin before the one in front of it on the stream has
+ * ended. It reads weights at once, and calls wait_for_predecessors before it touches anything else;
+ * every thread that does so must come behind it. let_successors_begin says that the next kernel may
+ * start to be set up. */
+
+__device__ __forceinline__ void wait_for_predecessors() {
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+__device__ __forceinline__ void let_successors_begin() {
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+/* cluster: blocks of a cluster along x. */
+template <class Kernel, class Call>
+static void launch_overlapped(cudaStream_t s, Kernel *kernel, dim3 grid, int threads, size_t shared,
+                              int cluster, const Call &call) {
+    cudaLaunchConfig_t config = {};
+    cudaLaunchAttribute attributes[2] = {};
+    config.gridDim = grid;
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared;
+    config.stream = s;
+    config.attrs = attributes;
+    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    config.numAttrs = 1;
+    if (cluster > 1) {
+        attributes[1].id = cudaLaunchAttributeClusterDimension;
+        attributes[1].val.clusterDim.x = cluster;
+        attributes[1].val.clusterDim.y = 1;
+        attributes[1].val.clusterDim.z = 1;
+        config.numAttrs = 2;
+    }
+    cudaLaunchKernelEx(&config, kernel, call); /* the caller reads the error */
+}
+
+#endif

@@ -1,0 +1,155 @@
+/* A card's products give a row the same bits whatever kernel its company calls for: every number of
+ * rows that takes another tile, against each row alone; experts with every number of uses,
+ * likewise. Weights have wide scales and both kinds of code that decoding treats apart, activations
+ * wide exponents, so that an order of sums that changed would show.
+ *
+ * A checksum of all results is printed: builds with and without wgmma must print the same. Without
+ * TEST_BACKEND=cuda there is nothing to do. */
+#include <stdio.h>
+#include <string.h>
+
+#include "support/cmocka.h"
+#include "support/mirror.h"
+#include "support/op_cases.h"
+
+static uint64_t checksum = 14695981039346656037u; /* FNV-1a */
+
+static void add_to_checksum(const void *data, size_t bytes) {
+    const uint8_t *p = data;
+    for (size_t i = 0; i < bytes; i++) {
+        checksum = (checksum ^ p[i]) * 1099511628211u;
+    }
+}
+
+/* Some blocks far larger or smaller than the others; scales that take two factors among them. */
+static void widen_scales(arrays *a, di_tensor *w) {
+    if (w->dtype == DI_BF16) {
+        return;
+    }
+    uint8_t *scale = (uint8_t *)w->scale;
+    size_t n = (size_t)((w->shape[0] + w->scale_block[0] - 1) / w->scale_block[0]) *
+               (size_t)(w->shape[1] / 32);
+    for (size_t i = 0; i < n; i++) {
+        int r = random_below(a, 64);
+        scale[i] = (uint8_t)(r == 0 ? 0 : r == 1 ? 140 : r < 8 ? scale[i] - 4 + r : scale[i]);
+    }
+}
+
+typedef struct shape {
+    int m, k, groups, most; /* most: rows of activations */
+} shape;
+
+static void check_rows(di_backend *be, di_dtype dtype, shape s) {
+    static const int counts[] = {2,  7,  8,   9,   16,  17,  32,  33,  63,  64,   65,
+                                 66, 96, 127, 128, 129, 200, 256, 257, 500, 1000, 1024};
+    arrays a = {.seed = (uint64_t)(s.m + s.k + (int)dtype)};
+    size_t k = (size_t)(s.k * s.groups), m = (size_t)s.m;
+    di_tensor w = random_tensor(&a, dtype, s.m, s.k);
+    widen_scales(&a, &w);
+    di_bf16 *x = random_bf16(&a, (size_t)s.most, k, 1, VALUES_WILD);
+    di_bf16 *alone = arrays_take(&a, (size_t)s.most * m, sizeof *alone);
+    di_bf16 *y = arrays_take(&a, (size_t)s.most * m, sizeof *y);
+    int step = s.most > 300 ? 7 : 1; /* rows to look at alone */
+    for (int t = 0; t < s.most; t += step) {
+        be->ops->linear_grouped(be, x + (size_t)t * k, 1, s.groups, &w, alone + (size_t)t * m);
+    }
+    for (size_t c = 0; c < sizeof counts / sizeof *counts && counts[c] <= s.most; c++) {
+        memset(y, 0x55, (size_t)s.most * m * sizeof *y);
+        be->ops->linear_grouped(be, x, counts[c], s.groups, &w, y);
+        for (int t = 0; t < counts[c]; t += step) {
+            if (memcmp(y + (size_t)t * m, alone + (size_t)t * m, m * sizeof *y) != 0) {
+                fail_msg("%d x %d x %d, type %d: row %d of %d differs from itself alone", s.m, s.k,
+                         s.groups, (int)dtype, t, counts[c]);
+            }
+        }
+        for (size_t i = (size_t)counts[c] * m; i < (size_t)s.most * m; i++) {
+            assert_int_equal(y[i], 0x5555);
+        }
+    }
+    add_to_checksum(alone, (size_t)s.most * m * sizeof *alone);
+    arrays_free(&a);
+}
+
+static void test_a_rows_bits_do_not_depend_on_the_number_of_rows(void **state) {
+    (void)state;
+    static const di_dtype dtypes[] = {DI_F8_E4M3, DI_FP4_E2M1, DI_BF16};
+    static const shape shapes[] = {
+        {130, 2112, 1, 260}, {520, 640, 4, 130}, {2304, 320, 1, 1024}, {17100, 192, 1, 257}};
+    if (!card_under_test()) {
+        return;
+    }
+    di_backend *be = mirror_of_card(true);
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        for (int d = 0; d < 3; d++) {
+            check_rows(be, dtypes[d], shapes[s]);
+        }
+    }
+    be->ops->destroy(be);
+    printf("# products: %016llx\n", (unsigned long long)checksum);
+}
+
+enum { MOST = 700, TOP = 2, E = 6, D = 192, INTER = 128 };
+
+static di_expert random_expert(arrays *a, di_dtype dtype) {
+    di_expert e;
+    e.w1 = random_tensor(a, dtype, INTER, D);
+    e.w3 = random_tensor(a, dtype, INTER, D);
+    e.w2 = random_tensor(a, dtype, D, INTER);
+    return e;
+}
+
+/* Of n tokens, expert 0 serves `share` and expert 1 the others; each has another one besides. */
+static void choose(arrays *a, int n, int share, int32_t *chosen) {
+    for (int t = 0; t < n; t++) {
+        chosen[t * TOP] = t >= share;
+        chosen[t * TOP + 1] = 2 + random_below(a, E - 2);
+    }
+}
+
+static void check_experts(di_backend *be, di_dtype routed, di_dtype shared) {
+    static const int counts[] = {3, 8, 9, 16, 40, 64, 65, 90, 128, 150, 180, 250, 300, 512, MOST};
+    arrays a = {.seed = 77 + (uint64_t)routed};
+    di_expert table[E + 1];
+    int32_t *chosen = arrays_take(&a, MOST * TOP, sizeof *chosen);
+    float *weights = random_f32(&a, MOST * TOP, 1);
+    di_bf16 *x = random_bf16(&a, MOST, D, 1, VALUES_CALM);
+    di_bf16 *y = arrays_take(&a, MOST * D, sizeof *y), *alone = arrays_take(&a, MOST * D, 2);
+    for (int e = 0; e <= E; e++) {
+        table[e] = random_expert(&a, e < E ? routed : shared);
+    }
+    for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+        int n = counts[c], step = n > 64 ? 5 : 1;
+        choose(&a, n, n * 2 / 3, chosen);
+        be->ops->moe(be, x, n, chosen, weights, TOP, table, E, &table[E], 10, y);
+        for (int t = 0; t < n; t += step) {
+            be->ops->moe(be, x + t * D, 1, chosen + t * TOP, weights + t * TOP, TOP, table, E,
+                         &table[E], 10, alone + t * D);
+            if (memcmp(alone + t * D, y + t * D, D * sizeof *y) != 0) {
+                fail_msg("experts of type %d: row %d of %d differs from itself alone", (int)routed,
+                         t, n);
+            }
+        }
+        add_to_checksum(y, (size_t)n * D * sizeof *y);
+    }
+    arrays_free(&a);
+}
+
+static void test_experts_bits_do_not_depend_on_the_number_of_uses(void **state) {
+    (void)state;
+    if (!card_under_test()) {
+        return;
+    }
+    di_backend *be = mirror_of_card(true);
+    check_experts(be, DI_FP4_E2M1, DI_F8_E4M3);
+    check_experts(be, DI_F8_E4M3, DI_FP4_E2M1);
+    be->ops->destroy(be);
+    printf("# and experts: %016llx\n", (unsigned long long)checksum);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_rows_bits_do_not_depend_on_the_number_of_rows),
+        cmocka_unit_test(test_experts_bits_do_not_depend_on_the_number_of_uses),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
