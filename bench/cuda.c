@@ -1,7 +1,8 @@
 /* Speed of the CUDA backend's ops at DeepSeek-V4.1-Flash's sizes, beside the bandwidth of reading
  * the card's memory, measured in the same run. Decode is held against the bytes that must be read,
  * prefill is told in TFLOP/s. One line a case; a first argument picks lines by a part of their
- * name. Without a card it says so and does nothing.
+ * name, a second one products and experts by their number of rows. Without a card it says so and
+ * does nothing.
  *
  * Weights are visited in turn so that none is found in a cache again. On the host they are one
  * small piece of memory that stands at many addresses; on the card every address has a copy of its
@@ -39,6 +40,7 @@ enum {
 
 static di_backend *be;
 static const char *only;
+static int only_rows;
 static double ceiling; /* bytes a second */
 static uint64_t state = 1;
 
@@ -263,6 +265,9 @@ static void bench_product(const char *what, di_dtype dtype, int m, int k, int gr
     p.f = f32 ? (float *)(void *)p.y : NULL;
     for (size_t i = 0; i < sizeof rows / sizeof *rows && rows[i] <= most; i++) {
         p.rows = rows[i];
+        if (only_rows && p.rows != only_rows) {
+            continue;
+        }
         snprintf(name, sizeof name, "%s %dx%d, %d rows", what, m, k, p.rows);
         double seconds = per_call(multiply, &p, p.rows > 64 ? 2 : p.cycle);
         tell(name, seconds, (double)bytes, 2.0 * p.rows * m * k);
@@ -354,6 +359,9 @@ static void bench_experts(void) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char name[96];
         double touched;
+        if (only_rows && rows[i] != only_rows) {
+            continue;
+        }
         make_choices(&e, rows[i], &touched);
         snprintf(name, sizeof name, "experts, %d rows, %.0f touched", rows[i], touched);
         double seconds = per_call(run_experts, &e, rows[i] > 256 ? 2 : CHOICES);
@@ -563,6 +571,7 @@ int main(int argc, char **argv) {
     di_error err;
     char found[512];
     only = argc > 1 ? argv[1] : NULL;
+    only_rows = argc > 2 ? atoi(argv[2]) : 0;
     di_cuda_describe(found, sizeof found);
     be = di_cuda_create(0, &err);
     if (!be) {

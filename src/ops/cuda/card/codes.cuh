@@ -105,25 +105,30 @@ template <> struct raw_codes<DK_FP8> {
     }
     __device__ __forceinline__ void decode(operands &a) const {
         uint32_t byte[2] = {scales & 255, scales >> 8};
-        bool wide = max(byte[0] - 1, byte[1] - 1) > 133; /* all lanes agree */
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            uint32_t factor = wide ? 0x7b807b80u : (byte[i / 2] + 120) * 0x00800080u;
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                uint32_t w = i == 0 ? q[h].x : i == 1 ? q[h].y : i == 2 ? q[h].z : q[h].w;
-                fp8_operands(w, &a[i][h], &a[i][2 + h]);
-                a[i][h] = mul_bf16x2(a[i][h], factor);
-                a[i][2 + h] = mul_bf16x2(a[i][2 + h], factor);
-            }
-        }
-        if (wide) {
+        if (max(byte[0] - 1, byte[1] - 1) > 133) { /* 0, or too large for one factor; rare */
+            decode_with(a, 0x7b807b80u, 0x7b807b80u);
 #pragma unroll
             for (int i = 0; i < 4; i++) {
 #pragma unroll
                 for (int r = 0; r < 4; r++) {
                     a[i][r] = mul_bf16x2(a[i][r], twice(e8m0_bf16(byte[i / 2])));
                 }
+            }
+            return;
+        }
+        decode_with(a, __byte_perm(scales, 0, 0x4040) * 0x80 + 0x3c003c00u,
+                    __byte_perm(scales, 0, 0x4141) * 0x80 + 0x3c003c00u);
+    }
+    __device__ __forceinline__ void decode_with(operands &a, uint32_t low, uint32_t high) const {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            uint32_t factor = i < 2 ? low : high;
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                uint32_t w = i == 0 ? q[h].x : i == 1 ? q[h].y : i == 2 ? q[h].z : q[h].w;
+                fp8_operands(w, &a[i][h], &a[i][2 + h]);
+                a[i][h] = mul_bf16x2(a[i][h], factor);
+                a[i][2 + h] = mul_bf16x2(a[i][2 + h], factor);
             }
         }
     }
@@ -137,22 +142,9 @@ template <> struct raw_codes<DK_FP4> {
         scales = *(const uint32_t *)(chunk + CODES_FP4_SCALES + (warp * 8 + lane / 4) * 4);
     }
     __device__ __forceinline__ void decode(operands &a) const {
-        bool wide = fp4_wide(scales) != 0;
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                uint32_t byte = scales >> 8 * (2 * h + i) & 255;
-                uint32_t factor = wide ? 0x7e807e80u : (byte + 126) * 0x00800080u;
-                uint32_t w = h ? (i ? q.w : q.z) : (i ? q.y : q.x), pair[4];
-                fp4_operands(w, pair);
-                a[2 * i][h] = mul_bf16x2(pair[0], factor);
-                a[2 * i][2 + h] = mul_bf16x2(pair[1], factor);
-                a[2 * i + 1][h] = mul_bf16x2(pair[2], factor);
-                a[2 * i + 1][2 + h] = mul_bf16x2(pair[3], factor);
-            }
-        }
-        if (wide) {
+        if (fp4_wide(scales)) { /* rare */
+            const uint32_t bias[4] = {0x7e807e80u, 0x7e807e80u, 0x7e807e80u, 0x7e807e80u};
+            decode_with(a, bias);
 #pragma unroll
             for (int i = 0; i < 4; i++) {
 #pragma unroll
@@ -160,6 +152,28 @@ template <> struct raw_codes<DK_FP4> {
                     uint32_t byte = scales >> 8 * (2 * (r & 1) + i / 2) & 255;
                     a[i][r] = mul_bf16x2(a[i][r], twice(e8m0_bf16(byte)));
                 }
+            }
+            return;
+        }
+        uint32_t factor[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            factor[i] = __byte_perm(scales, 0, 0x4040 + 0x0101 * i) * 0x80 + 0x3f003f00u;
+        }
+        decode_with(a, factor);
+    }
+    /* factor: of row g's two blocks, then of row g + 8's */
+    __device__ __forceinline__ void decode_with(operands &a, const uint32_t (&factor)[4]) const {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                uint32_t w = h ? (i ? q.w : q.z) : (i ? q.y : q.x), pair[4];
+                fp4_operands(w, pair);
+                a[2 * i][h] = mul_bf16x2(pair[0], factor[2 * h + i]);
+                a[2 * i][2 + h] = mul_bf16x2(pair[1], factor[2 * h + i]);
+                a[2 * i + 1][h] = mul_bf16x2(pair[2], factor[2 * h + i]);
+                a[2 * i + 1][2 + h] = mul_bf16x2(pair[3], factor[2 * h + i]);
             }
         }
     }

@@ -35,7 +35,7 @@ typedef struct dk_matrix {
 enum { DK_TILE_ROWS = 64, DK_CHUNK = 64 };
 
 #ifdef __CUDACC__
-#define DK_BOTH static __host__ __device__ __forceinline__
+#define DK_BOTH static constexpr __host__ __device__ __forceinline__
 #else
 #define DK_BOTH static inline
 #endif

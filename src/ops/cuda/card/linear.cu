@@ -55,6 +55,8 @@ void dk_prepare(cudaStream_t s, const dk_bf16 *x, int n, int groups, int k, bool
 
 /* ---- the product -----------------------------------------------------------------------------*/
 
+enum { MAX_SLICES = 8 }; /* blocks of a cluster */
+
 struct linear_call {
     dk_matrix w;
     const dk_bf16 *x; /* prepared, [groups][n] */
@@ -111,16 +113,27 @@ static __device__ __forceinline__ void put(const linear_call &c, int row, int co
     }
 }
 
-/* Sum of a cell: of the cluster's slices, ascending, if there are several. */
+/* 8 sums; where k is cut, those of the cluster's slices, ascending. */
 template <class S>
-static __device__ __forceinline__ float take(const ring &r, int slices, int row, int col) {
-    int at = col * S::PITCH + row;
+static __device__ __forceinline__ eight take(const ring &r, int slices, int row, int col) {
     if (S::PAIRED || slices == 1) {
-        return ((const float *)r.at)[at];
+        return take_eight<S>(r, row, col);
     }
-    float sum = cluster_load(r.data + at * 4, 0);
-    for (int s = 1; s < slices; s++) {
-        sum += cluster_load(r.data + at * 4, s);
+    uint32_t at = r.data + (col * S::PITCH + row) * 4;
+    eight part[MAX_SLICES], sum;
+#pragma unroll
+    for (int s = 0; s < MAX_SLICES; s++) { /* all under way at once */
+        if (s < slices) {
+            part[s] = eight_of(cluster_load(at, s), cluster_load(at + 16, s));
+        }
+    }
+    sum = part[0];
+#pragma unroll
+    for (int s = 1; s < MAX_SLICES; s++) {
+#pragma unroll
+        for (int u = 0; u < 8 && s < slices; u++) {
+            sum.v[u] += part[s].v[u];
+        }
     }
     return sum;
 }
@@ -130,37 +143,24 @@ static __device__ __forceinline__ float take(const ring &r, int slices, int row,
 template <class S>
 static __device__ __forceinline__ void write_results(const linear_call &c, const linear_place &p,
                                                      const ring &r) {
-
     enum { UNITS = S::ROWS / 8 };
     int parts = S::PAIRED ? 1 : c.slices, begin = p.group * c.m, end = begin + c.m;
     int step = parts * S::CONSUMERS;
     for (int i = p.slice * S::CONSUMERS + threadIdx.x; i < p.count * UNITS; i += step) {
         int at = i % UNITS * 8, col = i / UNITS, row = p.tile0 * DK_TILE_ROWS + at;
-        float sum[8];
         if (row >= end) {
             continue;
         }
-#pragma unroll
-        for (int u = 0; u < 8; u++) {
-            sum[u] = take<S>(r, c.slices, at + u, col);
-            if (row + u < end && has_nan(c.w, c.w.data, row + u)) {
-                sum[u] = __uint_as_float(0x7fc00000u);
-            }
-        }
+        eight sum = take<S>(r, c.slices, at, col);
+        spread_nans(c.w, c.w.data, row, &sum);
         if (c.wide && row >= begin && row + 8 <= end) {
-            uint32_t w[4];
-#pragma unroll
-            for (int u = 0; u < 4; u++) {
-                w[u] = to_bf16(sum[2 * u]) | (uint32_t)to_bf16(sum[2 * u + 1]) << 16;
-            }
-            *(uint4 *)(c.y.yb + (size_t)(p.col0 + col) * c.y.ldy + row) =
-                make_uint4(w[0], w[1], w[2], w[3]);
+            *(uint4 *)(c.y.yb + (size_t)(p.col0 + col) * c.y.ldy + row) = bf16_of(sum);
             continue;
         }
 #pragma unroll
         for (int u = 0; u < 8; u++) {
             if (row + u >= begin && row + u < end) {
-                put(c, row + u, p.col0 + col, sum[u]);
+                put(c, row + u, p.col0 + col, sum.v[u]);
             }
         }
     }
@@ -201,16 +201,14 @@ static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) linear(linear_ca
         write_results<S>(c, p, r);
     }
     if (split || S::PAIRED) {
-        cluster_sync(); /* what the others of the cluster may still touch stays until then */
+        cluster_meet(); /* what the others of the cluster may still touch stays until then */
     }
 }
 
 /* ---- launches --------------------------------------------------------------------------------*/
 
-enum {
-    MULTIPROCESSORS = 132, /* of an H200: what the slices are chosen for, the same on every card */
-    MAX_SLICES = 8,        /* blocks of a cluster */
-};
+/* Of an H200: what the slices are chosen for, the same on every card. */
+enum { MULTIPROCESSORS = 132 };
 
 /* Slices: as many as let blocks of 128 rows fill two places on every multiprocessor. A property of
  * the weight, whatever it is multiplied with. */

@@ -152,8 +152,7 @@ __device__ __forceinline__ void wgmma_columns(float (*acc)[4], const uint32_t (&
 /* One chunk: four steps. */
 template <int N>
 __device__ __forceinline__ void mma_chunk(float (&acc)[N / 8][4], const uint32_t (&a)[4][4],
-                                          uint32_t rows, bool first) {
-    uint64_t b = descriptor_of(rows);
+                                          uint64_t b, bool first) {
     mma_begin();
 #pragma unroll
     for (int step = 0; step < 4; step++) {
@@ -166,11 +165,17 @@ __device__ __forceinline__ void mma_chunk(float (&acc)[N / 8][4], const uint32_t
 
 __device__ __forceinline__ void mma_begin() {}
 __device__ __forceinline__ void mma_commit() {}
+/* Here a descriptor is an address in units of 16 bytes. */
+__device__ __forceinline__ uint64_t descriptor_of(uint32_t address) {
+    return address >> 4;
+}
+
 template <int LEFT> __device__ __forceinline__ void mma_wait() {}
 
 template <int N>
 __device__ __forceinline__ void mma_chunk(float (&acc)[N / 8][4], const uint32_t (&a)[4][4],
-                                          uint32_t rows, bool first) {
+                                          uint64_t at, bool first) {
+    uint32_t rows = (uint32_t)at << 4;
     int lane = threadIdx.x % 32, row = lane % 8, piece = lane / 8;
 #pragma unroll
     for (int j = 0; j < N / 8; j++) {

@@ -270,6 +270,10 @@ static __device__ __forceinline__ float take(const ring &r, int pitch, bool nan,
     return nan ? __uint_as_float(0x7fc00000u) : ((const float *)r.at)[col * pitch + row];
 }
 
+static __device__ __forceinline__ bool has_nan(const dk_matrix &w, const uint8_t *data, int row) {
+    return w.format == DK_FP8 && data[(size_t)w.tiles * dk_tile_bytes(&w) + row];
+}
+
 /* t of 64 of an expert's inner rows (w1's sums in the first half of the block's rows, w3's in the
  * second): SwiGLU, Q8. A warp takes 32 rows of a use. */
 template <class S>
@@ -303,15 +307,9 @@ static __device__ __forceinline__ void finish_down(const dk_moe &c, const ring &
         }
         size_t place = u.shared ? (size_t)(u.first + use) * (c.top_k + 1) + c.top_k
                                 : (size_t)__ldcg(c.place + u.first + use);
-        uint32_t v[4];
-#pragma unroll
-        for (int p = 0; p < 4; p++) {
-            bool nan0 = has_nan(w, u.expert.w2, row + 2 * p);
-            bool nan1 = has_nan(w, u.expert.w2, row + 2 * p + 1);
-            v[p] = to_bf16(take(r, S::PITCH, nan0, at + 2 * p, use)) |
-                   (uint32_t)to_bf16(take(r, S::PITCH, nan1, at + 2 * p + 1, use)) << 16;
-        }
-        *(uint4 *)(c.out + place * c.d + row) = make_uint4(v[0], v[1], v[2], v[3]);
+        eight sum = take_eight<S>(r, at, use);
+        spread_nans(w, u.expert.w2, row, &sum);
+        *(uint4 *)(c.out + place * c.d + row) = bf16_of(sum);
     }
 }
 
@@ -376,7 +374,7 @@ static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) experts(dk_moe c
         }
     }
     if (S::PAIRED) {
-        cluster_sync();
+        cluster_meet();
     }
 }
 

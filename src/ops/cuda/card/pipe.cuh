@@ -32,35 +32,26 @@ __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-/* At the same barrier of block `rank` of the cluster. */
+/* At the same barrier of block `rank` of the cluster. Says that reading is over, and no more: an
+ * explicit release to the cluster would wait for all of the thread's memory accesses. */
 __device__ __forceinline__ void barrier_arrive_at(uint32_t barrier, uint32_t rank) {
-    asm volatile(
-        "{\n\t.reg .b32 there;\n\t"
-        "mapa.shared::cluster.u32 there, %0, %1;\n\t"
-        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n\t}" ::"r"(barrier),
-        "r"(rank)
-        : "memory");
+    asm volatile("{\n\t.reg .b32 there;\n\t"
+                 "mapa.shared::cluster.u32 there, %0, %1;\n\t"
+                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n\t}" ::"r"(barrier),
+                 "r"(rank)
+                 : "memory");
 }
 
 /* Until the phase of this parity is over. */
-template <bool CLUSTER> __device__ __forceinline__ void barrier_wait(uint32_t barrier, int parity) {
+__device__ __forceinline__ void barrier_wait(uint32_t barrier, int parity) {
     uint32_t done;
     do {
-        if (CLUSTER) {
-            asm volatile("{\n\t.reg .pred p;\n\t"
-                         "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n\t"
-                         "selp.u32 %0, 1, 0, p;\n\t}"
-                         : "=r"(done)
-                         : "r"(barrier), "r"(parity)
-                         : "memory");
-        } else {
-            asm volatile("{\n\t.reg .pred p;\n\t"
-                         "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n\t"
-                         "selp.u32 %0, 1, 0, p;\n\t}"
-                         : "=r"(done)
-                         : "r"(barrier), "r"(parity)
-                         : "memory");
-        }
+        asm volatile("{\n\t.reg .pred p;\n\t"
+                     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n\t"
+                     "selp.u32 %0, 1, 0, p;\n\t}"
+                     : "=r"(done)
+                     : "r"(barrier), "r"(parity)
+                     : "memory");
     } while (!done);
 }
 
@@ -92,22 +83,28 @@ __device__ __forceinline__ uint32_t cluster_rank() {
     return rank;
 }
 
-/* All threads of all blocks of the cluster. */
+/* All threads of all blocks of the cluster; what they wrote before is seen behind it. */
 __device__ __forceinline__ void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release.aligned;\n\t"
                  "barrier.cluster.wait.acquire.aligned;" ::
                      : "memory");
 }
 
+/* The same where nothing was written that another block reads. */
+__device__ __forceinline__ void cluster_meet() {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\n\t"
+                 "barrier.cluster.wait.aligned;" ::
+                     : "memory");
+}
+
 /* Reads shared memory of block `rank`. */
-__device__ __forceinline__ float cluster_load(uint32_t address, uint32_t rank) {
-    float v;
-    asm volatile("{\n\t.reg .b32 there;\n\t"
-                 "mapa.shared::cluster.u32 there, %1, %2;\n\t"
-                 "ld.shared::cluster.f32 %0, [there];\n\t}"
-                 : "=f"(v)
-                 : "r"(address), "r"(rank)
-                 : "memory");
+__device__ __forceinline__ float4 cluster_load(uint32_t address, uint32_t rank) {
+    float4 v;
+    uint32_t there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(there));
     return v;
 }
 

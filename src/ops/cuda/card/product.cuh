@@ -90,7 +90,7 @@ template <class S> __device__ __forceinline__ ring open_ring(dk_format format, i
         barriers_ready();
     }
     if (S::PAIRED) {
-        cluster_sync();
+        cluster_meet();
     } else {
         __syncthreads();
     }
@@ -169,7 +169,7 @@ __device__ __forceinline__ void produce(const ring &r, const product_job<S> &j, 
     }
     int stage = 0, parity = 0;
     for (int i = early; i < loads; i++) {
-        barrier_wait<S::PAIRED>(r.empty + stage * 8, parity);
+        barrier_wait(r.empty + stage * 8, parity);
         load_weights<S>(r, j, stage, j.begin + i * S::CH, chunk_bytes);
         load_rows<S>(r, j, stage, j.begin + i * S::CH);
         if (++stage == r.stages) {
@@ -192,13 +192,16 @@ template <bool PAIRED> __device__ __forceinline__ void release_stage(const ring 
     }
 }
 
-/* The sums of one tile by N columns, in acc. SLICED: several slices, added up in total instead. */
+/* The sums of one tile by N columns, in acc. SLICED: several slices, added up in total instead.
+ * Everything about the ring but its base is known to the compiler here. */
 template <int F, int N, class S, bool SLICED>
 __device__ __forceinline__ void consume(const ring &r, const product_job<S> &j,
                                         float (&acc)[N / 8][4], float (&total)[N / 8][4]) {
-
+    constexpr int chunk_bytes = (int)dk_chunk_bytes((dk_format)F);
+    constexpr int bytes = stage_bytes<S>(N, chunk_bytes), at = S::CH * N * 128;
     int wg = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
-    uint32_t weights = r.weights_at + wg * S::CH * (uint32_t)dk_chunk_bytes((dk_format)F);
+    const uint8_t *weights = r.at + at + wg * S::CH * chunk_bytes;
+    uint64_t rows = descriptor_of(r.data);
     int stage = -1, parity = 1, before = -1;
     for (int begin = j.begin; begin < j.end;) {
         int end = SLICED ? min(begin + j.slice_chunks, j.end) : j.end;
@@ -209,21 +212,22 @@ __device__ __forceinline__ void consume(const ring &r, const product_job<S> &j,
                 if (u == 1 && chunk + 1 >= end) {
                     break;
                 }
-                bool fresh = S::CH == 1 || u == 0; /* the first chunk of a stage */
-                if (fresh) {
+                constexpr bool single = S::CH == 1;
+                int in = single ? 0 : u; /* chunk of the stage */
+                if (single || u == 0) {
                     if (++stage == r.stages || stage == 0) {
                         stage = 0;
                         parity ^= 1;
                     }
-                    barrier_wait<S::PAIRED>(r.full + stage * 8, parity);
+                    barrier_wait(r.full + stage * 8, parity);
                 }
-                int at = stage * r.stage_bytes, in = S::CH == 1 ? 0 : u;
                 raw_codes<F> raw;
-                raw.load(r.at + at + weights + in * dk_chunk_bytes((dk_format)F), warp, lane);
+                raw.load(weights + stage * bytes + in * chunk_bytes, warp, lane);
                 raw.decode(a[u]);
-                mma_chunk<N>(acc, a[u], r.data + at + in * N * 128, u == 0 && chunk == begin);
+                mma_chunk<N>(acc, a[u], rows + (stage * (bytes / 16) + in * N * 8),
+                             u == 0 && chunk == begin);
                 mma_wait<1>(); /* the chunk before is done */
-                if (fresh) {
+                if (single || u == 0) {
                     if (before >= 0) {
                         release_stage<S::PAIRED>(r, before);
                     }
@@ -279,9 +283,46 @@ __device__ __forceinline__ void consume_columns(const ring &r, const product_job
     }
 }
 
-/* Whether the row at this place of a tile list holds a NaN code: all its sums are NaN then. */
-__device__ __forceinline__ bool has_nan(const dk_matrix &w, const uint8_t *data, int row) {
-    return w.format == DK_FP8 && data[(size_t)w.tiles * dk_tile_bytes(&w) + row];
+/* Sums of 8 rows of a column. */
+struct eight {
+    float v[8];
+};
+
+__device__ __forceinline__ eight eight_of(float4 low, float4 high) {
+    return {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+}
+
+template <class S> __device__ __forceinline__ eight take_eight(const ring &r, int row, int col) {
+    const float4 *from = (const float4 *)((const float *)r.at + col * S::PITCH + row);
+    return eight_of(from[0], from[1]);
+}
+
+/* Rows with a NaN code: all their sums are NaN. data: where the matrix lies. */
+__device__ __forceinline__ void spread_nans(const dk_matrix &w, const uint8_t *data, int row,
+                                            eight *sums) {
+    if (w.format != DK_FP8) {
+        return;
+    }
+    const uint2 *at = (const uint2 *)(data + (size_t)w.tiles * dk_tile_bytes(&w) + row);
+    uint2 flags = __ldg(at);
+    if ((flags.x | flags.y) == 0) {
+        return;
+    }
+#pragma unroll
+    for (int u = 0; u < 8; u++) {
+        if ((u < 4 ? flags.x : flags.y) >> 8 * (u % 4) & 255) {
+            sums->v[u] = __uint_as_float(0x7fc00000u);
+        }
+    }
+}
+
+__device__ __forceinline__ uint4 bf16_of(const eight &sums) {
+    uint32_t w[4];
+#pragma unroll
+    for (int p = 0; p < 4; p++) {
+        w[p] = to_bf16(sums.v[2 * p]) | (uint32_t)to_bf16(sums.v[2 * p + 1]) << 16;
+    }
+    return make_uint4(w[0], w[1], w[2], w[3]);
 }
 
 #endif
