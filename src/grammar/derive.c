@@ -134,6 +134,17 @@ di_term_row *di_term_make_row(di_terms *t, di_term x) {
     return row;
 }
 
+void di_terms_drop_rows(di_terms *t) {
+    for (size_t i = 0; i < t->num_nodes; i++) {
+        di_term_row *row = t->nodes[i].row;
+        if (row) {
+            t->bytes -= sizeof *row + row->map->count * sizeof(di_term);
+            di_free(row);
+            t->nodes[i].row = NULL;
+        }
+    }
+}
+
 /* ---- derivatives ---- */
 
 /* The derivative by way of the row; may denote nothing without being NONE. */

@@ -4,9 +4,9 @@
  *   text of a schema, regex or grammar --di_grammar_compile--> di_grammar
  *   di_grammar --di_matcher_create--> di_matcher: mask, push, rollback, fork
  *
- * A grammar is made as far as texts get and is then shared: any number of threads may use its
- * matchers at once (one thread a matcher); each call holds the grammar's lock for its own time, a
- * few microseconds. */
+ * A grammar is made as far as texts get, anew when it has become too large, and is shared: any
+ * number of threads may use its matchers at once (one thread a matcher); each call holds the
+ * grammar's lock for its own time, a few microseconds. */
 #ifndef DI_GRAMMAR_GRAMMAR_H
 #define DI_GRAMMAR_GRAMMAR_H
 
@@ -71,22 +71,23 @@ di_matcher *di_matcher_fork(const di_matcher *m, di_error *err);
 void di_matcher_destroy(di_matcher *m); /* NULL is allowed */
 
 /* Takes a token. Refused (false, the state unchanged) if the grammar does not allow it here: then
- * the error has DI_ERR_ARGUMENT; other codes mean that the grammar itself failed (it grew beyond
- * its memory). A stop token is taken exactly where the text may end. */
+ * the error has DI_ERR_ARGUMENT; other codes mean that the grammar cannot follow this text (too
+ * ambiguous, or even alone beyond the grammar's memory). A stop token is taken exactly where the
+ * text may end. */
 bool di_matcher_push(di_matcher *m, int32_t token, di_error *err);
 
 /* Undoes the last k tokens, stop tokens too. False, and nothing undone, if there are fewer. */
 bool di_matcher_rollback(di_matcher *m, size_t k);
 
 size_t di_matcher_length(const di_matcher *m); /* tokens taken and not undone */
-bool di_matcher_may_end(const di_matcher *m);  /* the text so far is complete */
+bool di_matcher_may_end(di_matcher *m);        /* the text so far is complete */
 bool di_matcher_ended(const di_matcher *m);    /* a stop token was taken */
 
 /* Writes [vocab->num_words]: bit id % 32 of word id / 32 is set if the token may come. Never all
  * zero without an error; behind a stop token the stop tokens alone. */
 bool di_matcher_mask(di_matcher *m, uint32_t *words, di_error *err);
 
-/* Appends the bytes that must come next because nothing else can, at most `limit`. */
+/* Writes the bytes that must come next because nothing else can, at most `limit`. */
 bool di_matcher_forced(di_matcher *m, size_t limit, di_buffer *out, di_error *err);
 
 #endif

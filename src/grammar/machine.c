@@ -28,8 +28,6 @@ bool di_machine_create(di_machine *m, const di_vocab *vocab, size_t max_bytes, d
         return false;
     }
     m->vocab = vocab;
-    memset(m->frame_buckets, 0xFF, sizeof m->frame_buckets);
-    memset(m->config_buckets, 0xFF, sizeof m->config_buckets);
     memset(m->set_buckets, 0xFF, sizeof m->set_buckets);
     m->seen = di_calloc(2 * DI_MACHINE_MAX_WORK, sizeof *m->seen);
     m->frames = grow(m, NULL, 0, &m->cap_frames, sizeof *m->frames);
@@ -38,6 +36,7 @@ bool di_machine_create(di_machine *m, const di_vocab *vocab, size_t max_bytes, d
         di_machine_destroy(m);
         return di_fail(err, DI_ERR_NO_MEMORY, "no memory for a grammar");
     }
+    di_terms_charge(&m->terms, sizeof *m + 2 * DI_MACHINE_MAX_WORK * sizeof *m->seen);
     m->frames[m->num_frames++] = (di_frame){.hash_next = UINT32_MAX};
     m->configs[m->num_configs++] = (di_config_node){.hash_next = UINT32_MAX};
     return true;
@@ -53,7 +52,9 @@ void di_machine_destroy(di_machine *m) {
     }
     di_free(m->sets);
     di_free(m->configs);
+    di_free(m->config_buckets);
     di_free(m->frames);
+    di_free(m->frame_buckets);
     di_free(m->items);
     di_free(m->work);
     di_free(m->found);
@@ -63,14 +64,58 @@ void di_machine_destroy(di_machine *m) {
     memset(m, 0, sizeof *m);
 }
 
+void di_machine_trim(di_machine *m) {
+    di_machine_drop_masks(m);
+    for (size_t i = 0; i < m->num_configs; i++) {
+        if (m->configs[i].row) {
+            m->terms.bytes -= 256 * sizeof *m->configs[i].row;
+            di_free(m->configs[i].row);
+            m->configs[i].row = NULL;
+        }
+    }
+    di_terms_drop_rows(&m->terms);
+}
+
 /* ---- stacks ---- */
+
+/* Empty buckets in place of too few; NULL after a fault. */
+static uint32_t *new_buckets(di_machine *m, uint32_t **old, uint32_t *count) {
+    uint32_t wanted = *count ? 2 * *count : 256;
+    uint32_t *buckets = di_realloc_array(NULL, wanted, sizeof *buckets);
+    if (!buckets || !di_terms_charge(&m->terms, (wanted - *count) * sizeof *buckets)) {
+        di_free(buckets);
+        di_terms_fail(&m->terms, DI_ERR_NO_MEMORY, "no memory for a grammar");
+        return NULL;
+    }
+    memset(buckets, 0xFF, wanted * sizeof *buckets);
+    di_free(*old);
+    *old = buckets;
+    *count = wanted;
+    return buckets;
+}
+
+static bool widen_frames(di_machine *m) {
+    if (m->num_frames < m->num_frame_buckets) {
+        return true;
+    }
+    uint32_t *buckets = new_buckets(m, &m->frame_buckets, &m->num_frame_buckets);
+    for (uint32_t i = 1; buckets && i < m->num_frames; i++) {
+        uint32_t at = mix(m->frames[i].next, m->frames[i].below) % m->num_frame_buckets;
+        m->frames[i].hash_next = buckets[at];
+        buckets[at] = i;
+    }
+    return buckets != NULL;
+}
 
 /* Puts a frame on a stack. UINT32_MAX: too deep, or a fault. */
 static uint32_t push_frame(di_machine *m, di_term next, uint32_t below) {
     if (next == DI_TERM_EMPTY) {
         return below;
     }
-    uint32_t bucket = mix(next, below) % 1024;
+    if (!widen_frames(m)) {
+        return UINT32_MAX;
+    }
+    uint32_t bucket = mix(next, below) % m->num_frame_buckets;
     for (uint32_t i = m->frame_buckets[bucket]; i != UINT32_MAX; i = m->frames[i].hash_next) {
         if (m->frames[i].next == next && m->frames[i].below == below) {
             return i;
@@ -93,6 +138,11 @@ static uint32_t push_frame(di_machine *m, di_term next, uint32_t below) {
 
 /* ---- closures: from terms of any kind to regular ones ---- */
 
+static void too_ambiguous(di_machine *m) {
+    di_terms_fail(&m->terms, DI_ERR_UNSUPPORTED,
+                  "too ambiguous: a text can be read in too many ways");
+}
+
 static void add_work(di_machine *m, di_term term, uint32_t stack) {
     if (term == DI_TERM_NONE || stack == UINT32_MAX) {
         return;
@@ -105,8 +155,7 @@ static void add_work(di_machine *m, di_term term, uint32_t stack) {
         at = (at + 1) % (2 * DI_MACHINE_MAX_WORK);
     }
     if (m->num_work >= DI_MACHINE_MAX_WORK) {
-        di_terms_fail(&m->terms, DI_ERR_UNSUPPORTED,
-                      "too ambiguous: a text can be read in too many ways");
+        too_ambiguous(m);
         return;
     }
     di_item *work = grow(m, m->work, m->num_work, &m->cap_work, sizeof *work);
@@ -227,12 +276,34 @@ static void join_found(di_machine *m) {
     m->num_found = kept;
 }
 
-static di_config intern_config(di_machine *m) {
-    uint32_t hash = m->found_accept;
-    for (size_t i = 0; i < m->num_found; i++) {
-        hash = mix(hash ^ m->found[i].term, m->found[i].stack + 0x51ED27u);
+static uint32_t hash_config(const di_item *items, size_t count, bool accepts) {
+    uint32_t hash = accepts;
+    for (size_t i = 0; i < count; i++) {
+        hash = mix(hash ^ items[i].term, items[i].stack + 0x51ED27u);
     }
-    uint32_t bucket = hash % 4096;
+    return hash;
+}
+
+static bool widen_configs(di_machine *m) {
+    if (m->num_configs < m->num_config_buckets) {
+        return true;
+    }
+    uint32_t *buckets = new_buckets(m, &m->config_buckets, &m->num_config_buckets);
+    for (uint32_t i = 1; buckets && i < m->num_configs; i++) {
+        di_config_node *c = &m->configs[i];
+        uint32_t at =
+            hash_config(m->items + c->first, c->count, c->accepts) % m->num_config_buckets;
+        c->hash_next = buckets[at];
+        buckets[at] = i;
+    }
+    return buckets != NULL;
+}
+
+static di_config intern_config(di_machine *m) {
+    if (!widen_configs(m)) {
+        return DI_CONFIG_DEAD;
+    }
+    uint32_t bucket = hash_config(m->found, m->num_found, m->found_accept) % m->num_config_buckets;
     for (uint32_t i = m->config_buckets[bucket]; i != UINT32_MAX; i = m->configs[i].hash_next) {
         const di_config_node *c = &m->configs[i];
         if (c->count == m->num_found && c->accepts == m->found_accept &&
@@ -271,6 +342,9 @@ static di_config end_closure(di_machine *m) {
     }
     if (m->num_found > 1) {
         join_found(m);
+        if (m->num_found > DI_MACHINE_MAX_ITEMS) {
+            too_ambiguous(m);
+        }
     }
     if (m->terms.fault.code != DI_OK || (m->num_found == 0 && !m->found_accept)) {
         return DI_CONFIG_DEAD;

@@ -23,6 +23,8 @@ enum { DI_CONFIG_DEAD = 0, DI_STACK_BOTTOM = 0 };
 #define DI_MACHINE_MAX_DEPTH 1024
 /* Pairs that one step may look at: a grammar that needs more is refused as too ambiguous. */
 #define DI_MACHINE_MAX_WORK 8192
+/* Items of a configuration: stacks that live side by side. */
+#define DI_MACHINE_MAX_ITEMS 256
 
 typedef struct di_frame {
     di_term next;
@@ -56,7 +58,8 @@ typedef struct di_machine {
     size_t num_items, cap_items;
     di_config_node *configs;
     size_t num_configs, cap_configs;
-    uint32_t frame_buckets[1024], config_buckets[4096];
+    uint32_t *frame_buckets, *config_buckets;
+    uint32_t num_frame_buckets, num_config_buckets;
     di_config start;
 
     /* one closure */
@@ -84,6 +87,9 @@ typedef struct di_machine {
 bool di_machine_create(di_machine *m, const di_vocab *vocab, size_t max_bytes, di_error *err);
 void di_machine_destroy(di_machine *m);
 
+/* Forgets what can be made again: rows and masks, but not configurations. */
+void di_machine_trim(di_machine *m);
+
 /* With root and rules set: the first configuration. */
 bool di_machine_start(di_machine *m, di_error *err);
 
@@ -98,6 +104,8 @@ di_config di_machine_return(di_machine *m, uint32_t stack, uint32_t tag);
 
 /* ORs nothing: writes the whole mask, [vocab->num_words]. False after a fault. */
 bool di_machine_mask(di_machine *m, di_config c, uint32_t *words);
+
+void di_machine_drop_masks(di_machine *m);
 
 /* Bytes held for masks and token sets; they are dropped when there are too many. */
 #define DI_MACHINE_MASK_BYTES (8u << 20)

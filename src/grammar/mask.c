@@ -245,7 +245,7 @@ di_token_set *di_token_set_of_strings(const di_vocab *v, di_error *err) {
     return set;
 }
 
-static void drop_masks(di_machine *m) {
+void di_machine_drop_masks(di_machine *m) {
     for (size_t i = 0; i < m->num_configs; i++) {
         di_free(m->configs[i].mask);
         m->configs[i].mask = NULL;
@@ -361,7 +361,7 @@ bool di_machine_mask(di_machine *m, di_config c, uint32_t *words) {
         return true;
     }
     if (m->mask_bytes > DI_MACHINE_MASK_BYTES) {
-        drop_masks(m);
+        di_machine_drop_masks(m);
     }
     memset(words, 0, bytes);
     for (uint32_t i = 0; i < m->configs[c].count; i++) {

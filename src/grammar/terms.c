@@ -154,7 +154,6 @@ bool di_terms_push(di_terms *t, di_term x) {
 
 bool di_terms_create(di_terms *t, size_t max_bytes, di_error *err) {
     *t = (di_terms){.max_bytes = max_bytes, .max_work = UINT64_MAX};
-    memset(t->word_buckets, 0xFF, sizeof t->word_buckets);
     if (rehash(t, 256)) {
         di_term_intern(t, DI_KIND_NONE, DI_TERM_REGULAR, 0, 0, 0);
         di_term_intern(t, DI_KIND_EMPTY, DI_TERM_REGULAR | DI_TERM_NULLABLE, 0, 0, 0);
@@ -198,6 +197,7 @@ void di_terms_destroy(di_terms *t) {
     di_free(t->list);
     di_free(t->sets);
     di_free(t->words);
+    di_free(t->word_buckets);
     di_free(t->edges);
     di_free(t->scratch);
     *t = (di_terms){0};

@@ -129,7 +129,8 @@ struct di_terms {
     size_t num_words, cap_words;
     di_word_edge *edges;
     size_t num_edges, cap_edges;
-    uint32_t word_buckets[1024];
+    uint32_t *word_buckets;
+    uint32_t num_word_buckets;
     di_class_map **maps;
     size_t num_maps, cap_maps;
     di_term *scratch;
@@ -213,6 +214,8 @@ static inline di_term di_term_step(di_terms *t, di_term x, uint8_t byte) {
     return di_term_step_slow(t, x, byte);
 }
 
+/* Forgets all rows: they are made again when they are needed. */
+void di_terms_drop_rows(di_terms *t);
 /* The row of a term, made if need be; NULL after a fault. */
 di_term_row *di_term_make_row(di_terms *t, di_term x);
 

@@ -18,9 +18,37 @@ static uint32_t hash_edges(const di_word_edge *edges, uint32_t count, bool final
     return h;
 }
 
+/* More buckets once there are as many nodes. */
+static bool widen_buckets(di_terms *t) {
+    if (t->num_words < t->num_word_buckets) {
+        return true;
+    }
+    uint32_t count = t->num_word_buckets ? 2 * t->num_word_buckets : 256;
+    uint32_t *buckets = di_realloc_array(NULL, count, sizeof *buckets);
+    if (!buckets || !di_terms_charge(t, (count - t->num_word_buckets) * sizeof *buckets)) {
+        di_free(buckets);
+        di_terms_fail(t, DI_ERR_NO_MEMORY, "no memory for a grammar");
+        return false;
+    }
+    memset(buckets, 0xFF, count * sizeof *buckets);
+    for (uint32_t i = 0; i < t->num_words; i++) {
+        di_word_node *n = &t->words[i];
+        uint32_t at = hash_edges(t->edges + n->first, n->count, n->final) % count;
+        n->hash_next = buckets[at];
+        buckets[at] = i;
+    }
+    di_free(t->word_buckets);
+    t->word_buckets = buckets;
+    t->num_word_buckets = count;
+    return true;
+}
+
 /* The node of these edges (sorted by byte), UINT32_MAX after a fault. */
 static uint32_t intern_node(di_terms *t, const di_word_edge *edges, uint32_t count, bool final) {
-    uint32_t bucket = hash_edges(edges, count, final) % 1024;
+    if (!widen_buckets(t)) {
+        return UINT32_MAX;
+    }
+    uint32_t bucket = hash_edges(edges, count, final) % t->num_word_buckets;
     for (uint32_t i = t->word_buckets[bucket]; i != UINT32_MAX; i = t->words[i].hash_next) {
         const di_word_node *n = &t->words[i];
         bool same = n->count == count && n->final == final;
