@@ -85,7 +85,8 @@ static bool open_vocab(session *s, di_error *err) {
 
 static bool timed_mask(session *s, di_matcher *m, di_error *err) {
     double begin = di_thread_now();
-    return di_matcher_mask(m, s->mask, err) && add_time(&s->masks, (di_thread_now() - begin) * 1e6, err);
+    return di_matcher_mask(m, s->mask, err) &&
+           add_time(&s->masks, (di_thread_now() - begin) * 1e6, err);
 }
 
 static bool allowed(const session *s, int32_t token) {

@@ -24,7 +24,7 @@ enum { DI_CONFIG_DEAD = 0, DI_STACK_BOTTOM = 0 };
 /* Pairs that one step may look at: a grammar that needs more is refused as too ambiguous. */
 #define DI_MACHINE_MAX_WORK 8192
 /* Items of a configuration: stacks that live side by side. */
-#define DI_MACHINE_MAX_ITEMS 256
+#define DI_MACHINE_MAX_ITEMS 1024
 
 typedef struct di_frame {
     di_term next;
