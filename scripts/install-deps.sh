@@ -7,7 +7,8 @@
 set -euo pipefail
 
 base=(build-essential pkg-config xz-utils libjansson-dev libpcre2-dev libutf8proc-dev
-      libxxhash-dev libmicrohttpd-dev libsodium-dev libcmocka-dev python3 python3-numpy)
+      libxxhash-dev libmicrohttpd-dev libsodium-dev libcmocka-dev python3 python3-numpy
+      python3-jsonschema)
 dev=(git clang clang-format clang-tidy libclang-rt-14-dev libomp-14-dev)
 
 wanted=("${base[@]}")
@@ -31,6 +32,7 @@ have_without_dpkg() {
         libmicrohttpd-dev) pkg-config --exists libmicrohttpd ;;
         libcmocka-dev) pkg-config --exists cmocka ;;
         python3-numpy) /usr/bin/python3 -c 'import numpy' ;;
+        python3-jsonschema) /usr/bin/python3 -c 'import jsonschema' ;;
         libclang-rt-*-dev | libomp-*-dev) command -v clang >/dev/null ;;
     esac 2>/dev/null
 }
