@@ -15,6 +15,10 @@ function headers(key) {
     return h;
 }
 
+function sentence(text) {
+    return text[0].toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
+}
+
 async function refusal(response) {
     let message = "";
     try {
@@ -22,8 +26,9 @@ async function refusal(response) {
         message = (body.error && body.error.message) || "";
     } catch { /* no JSON: the status has to do */ }
     const wait = response.headers.get("Retry-After");
-    return new ApiError((message || "The server answered with status " + response.status + ".") +
-        (wait && !/again in/.test(message) ? " Try again in " + wait + " s." : ""), response.status);
+    message = sentence(message || "The server answered with status " + response.status);
+    return new ApiError(message + (wait && !/again in/.test(message) ? " Try again in " + wait + " s." : ""),
+        response.status);
 }
 
 export async function models(key) {
@@ -77,7 +82,7 @@ export async function chat(request, key, signal, on) {
         }
         const chunk = JSON.parse(data);
         if (chunk.error) {
-            throw new ApiError(chunk.error.message || "The server reported an error.", 500);
+            throw new ApiError(sentence(chunk.error.message || "The server reported an error"), 500);
         }
         const choice = chunk.choices && chunk.choices[0];
         if (choice && choice.delta) {

@@ -140,11 +140,12 @@ function requestOf(chat) {
     if (settings.system.trim()) {
         request.messages.push({role: "system", content: settings.system.trim()});
     }
-    for (const {role, content} of chat.messages) {
-        if (content) {
+    chat.messages.forEach(({role, content}, i) => {
+        const reply = chat.messages[i + 1]; // a question that got no answer is not asked again
+        if (content && !(role === "user" && reply && !reply.content)) {
             request.messages.push({role, content});
         }
-    }
+    });
     if (settings.effort === "none") {
         request.thinking = {type: "disabled"};
     } else {
@@ -241,6 +242,9 @@ async function answer(chat) {
     try {
         await api.chat(request, state.key, run.controller.signal, receiver(chat, run));
     } catch (error) {
+        if (!(error instanceof api.ApiError)) { // a page that is being left fails so, too
+            await new Promise((resolve) => { setTimeout(resolve, 300); });
+        }
         if (error.name !== "AbortError") {
             message.error = error instanceof api.ApiError ? error.message : "The server cannot be reached.";
             if (error.status === 401) {
@@ -349,7 +353,7 @@ function send() {
 }
 
 function connectComposer() {
-    const touch = matchMedia("(hover: none)").matches; // there Enter makes lines
+    const touch = matchMedia("(hover: none) and (pointer: coarse)").matches; // Enter makes lines
     $("composer").addEventListener("submit", (event) => {
         event.preventDefault();
         send();
@@ -484,12 +488,12 @@ connectComposer();
 connectPage();
 connectKeys();
 addEventListener("storage", onStorage);
-addEventListener("pagehide", () => state.runs.forEach((run, id) => {
-    const chat = state.chats.find((c) => c.id === id);
-    if (chat) {
-        store.saveChat(chat);
+addEventListener("pagehide", () => { // what has come is kept, as if it had been stopped
+    for (const [id, run] of state.runs) {
+        run.controller.abort();
+        store.saveChat(state.chats.find((c) => c.id === id));
     }
-}));
+});
 openChat(state.chats.find((c) => c.id === location.hash.slice(1)) || null);
 showSchemaChip();
 fitInput();

@@ -6,10 +6,12 @@
 
 const BULLET = /^(\s*)([-*+]|\d{1,9}[.)])(\s+)(.*)$/;
 const FENCE = /^(\s{0,3})(`{3,}|~{3,})\s*([^`\s]*)[^`]*$/;
-const HEADING = /^ {0,3}(#{1,6})\s+(.*?)\s*#*\s*$/;
+const HEADING = /^ {0,3}(#{1,6})\s+(.*)$/;
 const RULE = /^ {0,3}([-*_])(\s*\1){2,}\s*$/;
 const TABLE_RULE = /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/;
 const MOST_DEPTH = 12;
+// How far an opening mark looks for its end: a text of nothing but marks stays cheap.
+const MOST_AHEAD = 2000;
 
 // ---- inline ---------------------------------------------------------------------------------
 
@@ -29,8 +31,8 @@ function special(text, at, depth) {
         return {node: document.createTextNode(text[at + 1]), next: at + 2};
     }
     if (c === "`") {
-        const ticks = /^`+/.exec(text.slice(at))[0];
-        const end = text.indexOf(ticks, at + ticks.length);
+        const ahead = text.slice(at, at + MOST_AHEAD), ticks = /^`+/.exec(ahead)[0];
+        const found = ahead.indexOf(ticks, ticks.length), end = found < 0 ? -1 : at + found;
         if (end < 0 || text[end + ticks.length] === "`") {
             return {node: document.createTextNode(ticks), next: at + ticks.length};
         }
@@ -40,7 +42,7 @@ function special(text, at, depth) {
     }
     if (c === "[") {
         const link = /^\[((?:[^[\]\\]|\\.)*)\]\(\s*<?([^\s()<>]*(?:\([^\s()<>]*\)[^\s()<>]*)*)>?(?:\s+"[^"]*")?\s*\)/
-            .exec(text.slice(at, at + 4000));
+            .exec(text.slice(at, at + MOST_AHEAD));
         const href = link && safeLink(link[2]);
         if (!href) {
             return null;
@@ -66,7 +68,8 @@ function emphasis(text, at, depth) {
     if (/\s/.test(first) || (c === "_" && /\w/.test(before))) {
         return null;
     }
-    for (let end = text.indexOf(run, at + run.length + 1); end > 0; end = text.indexOf(run, end + 1)) {
+    const ahead = text.slice(0, at + MOST_AHEAD);
+    for (let end = ahead.indexOf(run, at + run.length + 1); end > 0; end = ahead.indexOf(run, end + 1)) {
         const after = text[end + run.length] || " ";
         const closes = !/\s/.test(text[end - 1]) && text[end - 1] !== "\\" &&
             !(c === "_" && /\w/.test(after)) && !(run.length === 1 && (after === c || text[end - 1] === c));
@@ -85,7 +88,7 @@ function inline(parent, text, depth = 0) {
         for (let at = 0; at < text.length;) {
             const c = text[at];
             if (c === "\n") { // a line break as the model wrote it
-                parent.append(text.slice(plain, at).replace(/\s+$/, ""), document.createElement("br"));
+                parent.append(text.slice(plain, at).trimEnd(), document.createElement("br"));
                 plain = ++at;
                 continue;
             }
@@ -141,7 +144,8 @@ function heading(lines, i) {
         return {kind: "rule", next: i + 1};
     }
     const found = HEADING.exec(lines[i]);
-    return found && {kind: "heading", level: found[1].length, text: found[2], next: i + 1};
+    const text = found && found[2].trimEnd().replace(/ #+$/, "").trimEnd();
+    return found && {kind: "heading", level: found[1].length, text, next: i + 1};
 }
 
 function quote(lines, i) {
@@ -158,7 +162,7 @@ function cells(line) {
 }
 
 function table(lines, i) {
-    if (!lines[i].includes("|") || i + 1 >= lines.length || !TABLE_RULE.test(lines[i + 1]) ||
+    if (!lines[i].includes("|") || i + 1 >= lines.length || lines[i + 1].length > MOST_AHEAD || !TABLE_RULE.test(lines[i + 1]) ||
         !lines[i + 1].includes("-") || cells(lines[i]).length !== cells(lines[i + 1]).length) {
         return null;
     }

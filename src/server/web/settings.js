@@ -142,7 +142,7 @@ function connectDeleteAll(deleteAll) {
             reset();
             deleteAll();
         } else {
-            button.textContent = "Press again to delete them all";
+            button.textContent = "Press again: delete all";
             timer = setTimeout(reset, 5000);
         }
     });
