@@ -44,6 +44,12 @@ $(TESTDATA)/tokenizer-v41/tokenizer.json: $(TESTDATA)/tokenizer-v4/tokenizer.jso
 	    -e 's/<｜image｜>/<|place_holder_mm_span_0442|>/' -e 's/<｜image2｜>/<｜image｜>/' \
 	    $< > $@.part && mv $@.part $@
 
+# ---- schemas with instances, for bench/grammar.c ----
+testdata: $(TESTDATA)/grammar/schemas.jsonl
+
+$(TESTDATA)/grammar/schemas.jsonl: tools/grammar-sample.py
+	@mkdir -p $(@D) && $(PYTHON) $< > $@.part && mv $@.part $@
+
 # ---- the full-size model as sparse files (tools/make-checkpoint) ----
 testdata: $(TESTDATA)/flash/.made
 
