@@ -162,6 +162,7 @@ typedef enum di_schema_type {
     DI_SCHEMA_EBNF,           /* text of a grammar, from its rule `root` */
     DI_SCHEMA_TOOLS,          /* free text; and calls, if any, of tools in a JSON array */
     DI_SCHEMA_TOOLS_REQUIRED, /* one such call or more */
+    DI_SCHEMA_GBNF,           /* a grammar as llama.cpp reads it, from its rule `root` */
 } di_schema_type;
 
 /* Pointers stay the caller's and are read before the call returns. */

@@ -30,10 +30,11 @@ static bool check_text(const di_request_params *p, di_error *err) {
     case DI_SCHEMA_EBNF:
     case DI_SCHEMA_TOOLS:
     case DI_SCHEMA_TOOLS_REQUIRED:
+    case DI_SCHEMA_GBNF:
         return given || di_fail(err, DI_ERR_ARGUMENT, "schema is missing");
     }
     return di_fail(err, DI_ERR_ARGUMENT, "schema_type is %d, allowed are %d to %d",
-                   (int)p->schema_type, DI_SCHEMA_NONE, DI_SCHEMA_TOOLS_REQUIRED);
+                   (int)p->schema_type, DI_SCHEMA_NONE, DI_SCHEMA_GBNF);
 }
 
 static bool lists(const int32_t *ids, size_t count, int32_t id) {
@@ -165,6 +166,8 @@ static di_grammar_type type_of(di_schema_type type) {
         return DI_GRAMMAR_REGEX;
     case DI_SCHEMA_EBNF:
         return DI_GRAMMAR_EBNF;
+    case DI_SCHEMA_GBNF:
+        return DI_GRAMMAR_GBNF;
     case DI_SCHEMA_TOOLS:
     case DI_SCHEMA_TOOLS_REQUIRED:
         return DI_GRAMMAR_TOOLS;

@@ -145,7 +145,7 @@ static const struct {
     {"json", DI_SCHEMA_JSON},   {"json_schema", DI_SCHEMA_JSON},
     {"regex", DI_SCHEMA_REGEX}, {"json_object", DI_SCHEMA_JSON_OBJECT},
     {"ebnf", DI_SCHEMA_EBNF},   {"tools_required", DI_SCHEMA_TOOLS_REQUIRED},
-    {"tools", DI_SCHEMA_TOOLS},
+    {"tools", DI_SCHEMA_TOOLS}, {"gbnf", DI_SCHEMA_GBNF},
 };
 
 static bool read_type(const reading *r, const json_t *value) {
@@ -160,7 +160,7 @@ static bool read_type(const reading *r, const json_t *value) {
     }
     return di_fail(r->err, DI_ERR_ARGUMENT,
                    "%s: %s is \"%.32s\", allowed are \"json\", \"json_object\", \"regex\", "
-                   "\"ebnf\", \"tools\" and \"tools_required\"",
+                   "\"ebnf\", \"gbnf\", \"tools\" and \"tools_required\"",
                    r->where, r->field, json_string_value(value));
 }
 

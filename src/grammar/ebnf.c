@@ -17,6 +17,7 @@ typedef struct parser {
     size_t size, at;
     long line, column;
     int nesting;
+    bool gbnf;                    /* llama.cpp's reading */
     uint32_t names[NAME_BUCKETS]; /* chains of rules by hash of the name */
     uint32_t *next_name;
     size_t cap_next;
@@ -93,12 +94,13 @@ static size_t name_length(const parser *p) {
     while (end < p->size && is_name((uint8_t)p->text[end])) {
         end++;
     }
-    return is_name_start(peek(p)) ? end - p->at : 0;
+    bool begins = is_name_start(peek(p)) || (p->gbnf && is_name(peek(p)) && peek(p) != '.');
+    return begins ? end - p->at : 0;
 }
 
 /* Whether a rule's definition begins here. */
 static bool at_definition(const parser *p) {
-    parser ahead = {.text = p->text, .size = p->size, .at = p->at};
+    parser ahead = {.text = p->text, .size = p->size, .at = p->at, .gbnf = p->gbnf};
     size_t length = name_length(p);
     ahead.at += length;
     skip_space(&ahead);
@@ -137,7 +139,7 @@ static bool escape(parser *p, const char *extra, uint32_t *c) {
         return true;
     }
     if (e == 'x') {
-        return hex_escape(p, 0, c);
+        return hex_escape(p, p->gbnf ? 2 : 0, c);
     }
     if (e == 'u' || e == 'U') {
         return hex_escape(p, e == 'u' ? 4 : 8, c);
@@ -354,8 +356,12 @@ static bool atom(parser *p, ebnf_node *out) {
         *out = di_ebnf_add(&p->g, EBNF_TERM, DI_TERM_CHAR, 0);
         return *out != UINT32_MAX;
     }
-    if (is_name_start(peek(p))) {
+    if (name_length(p) > 0) {
         return reference(p, out);
+    }
+    if (p->gbnf && (peek(p) == '<' || peek(p) == '!')) {
+        return fail_at(p, p->line, p->column, DI_ERR_UNSUPPORTED,
+                       "tokens, <...>, are not supported");
     }
     return fail(p, peek(p) < 0 ? "the grammar ends in the middle of a rule"
                                : "an element is expected: a literal, a class, a name or a group");
@@ -468,7 +474,7 @@ static bool concatenation(parser *p, ebnf_node *out) {
         ok = repeated(p, &x) && gather(p, &list, x);
         skip_space(p);
     }
-    if (ok && list.count == 0) {
+    if (ok && list.count == 0 && !p->gbnf) {
         ok = fail(p, "an alternative is empty; write \"\" or ()");
     }
     if (!ok) {
@@ -578,13 +584,18 @@ uint32_t di_ebnf_add_rule(ebnf *g) {
     return (uint32_t)g->num_rules++;
 }
 
-bool di_ebnf_compile(di_machine *m, const char *text, size_t size, const char *root,
+bool di_ebnf_compile(di_machine *m, const char *text, size_t size, const char *root, bool gbnf,
                      di_error *err) {
     parser *p = di_calloc(1, sizeof *p);
     if (!p) {
         return di_fail(err, DI_ERR_NO_MEMORY, "no memory for a grammar");
     }
-    *p = (parser){.g = {.m = m, .err = err}, .text = text, .size = size, .line = 1, .column = 1};
+    *p = (parser){.g = {.m = m, .err = err},
+                  .text = text,
+                  .size = size,
+                  .line = 1,
+                  .column = 1,
+                  .gbnf = gbnf};
     memset(p->names, 0xFF, sizeof p->names);
     uint32_t start = UINT32_MAX;
     bool ok = parse(p, root, &start) && di_ebnf_finish(&p->g, start);

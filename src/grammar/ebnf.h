@@ -9,7 +9,10 @@
 
 #include "grammar/machine.h"
 
-/* Sets m->root and m->rules; `root` names the start rule. Fails with line and column. */
-bool di_ebnf_compile(di_machine *m, const char *text, size_t size, const char *root, di_error *err);
+/* Sets m->root and m->rules; `root` names the start rule. Fails with line and column. gbnf: as
+ * llama.cpp reads it where the two differ: \\x has two digits, alternatives and bodies may be
+ * empty, names may begin with a digit. */
+bool di_ebnf_compile(di_machine *m, const char *text, size_t size, const char *root, bool gbnf,
+                     di_error *err);
 
 #endif

@@ -48,8 +48,8 @@ enum { MAX_COMPILE_WORK = 3000000 };
 enum { FRESH_SHARE = 16 };
 
 bool di_grammar_type_parse(const char *name, di_grammar_type *type) {
-    static const char *const names[] = {"json_schema", "regex", "ebnf", "tools"};
-    for (int i = 0; i < 4; i++) {
+    static const char *const names[] = {"json_schema", "regex", "ebnf", "tools", "gbnf"};
+    for (int i = 0; i < 5; i++) {
         if (strcmp(name, names[i]) == 0) {
             *type = (di_grammar_type)i;
             return true;
@@ -74,7 +74,8 @@ static bool compile(di_grammar *g, di_error *err) {
         }
         break;
     case DI_GRAMMAR_EBNF:
-        if (!di_ebnf_compile(m, g->text, g->size, o->root, err)) {
+    case DI_GRAMMAR_GBNF:
+        if (!di_ebnf_compile(m, g->text, g->size, o->root, g->type == DI_GRAMMAR_GBNF, err)) {
             return false;
         }
         break;
@@ -104,6 +105,7 @@ static size_t most_text(di_grammar_type type, const di_grammar_options *options)
     static const size_t most[] = {[DI_GRAMMAR_JSON_SCHEMA] = 16u << 20,
                                   [DI_GRAMMAR_REGEX] = 1u << 20,
                                   [DI_GRAMMAR_EBNF] = 4u << 20,
+                                  [DI_GRAMMAR_GBNF] = 4u << 20,
                                   [DI_GRAMMAR_TOOLS] = 16u << 20};
     return most[type] < options->max_text ? most[type] : options->max_text;
 }

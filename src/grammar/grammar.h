@@ -18,9 +18,10 @@ typedef enum di_grammar_type {
     DI_GRAMMAR_REGEX,
     DI_GRAMMAR_EBNF,
     DI_GRAMMAR_TOOLS, /* calls of the tools in a JSON array */
+    DI_GRAMMAR_GBNF,  /* EBNF as llama.cpp reads it */
 } di_grammar_type;
 
-/* "json_schema", "regex", "ebnf" or "tools". */
+/* "json_schema", "regex", "ebnf", "tools" or "gbnf". */
 bool di_grammar_type_parse(const char *name, di_grammar_type *type);
 
 /* Where the text of a tools grammar begins. */

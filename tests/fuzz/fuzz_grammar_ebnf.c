@@ -6,5 +6,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     fuzz_grammar(DI_GRAMMAR_EBNF, data, size);
+    fuzz_grammar(DI_GRAMMAR_GBNF, data, size);
     return 0;
 }

@@ -6,12 +6,31 @@
 
 static di_vocab *v;
 
+typedef struct row {
+    const char *grammar;
+    const char *valid[6], *invalid[6];
+} row;
+
+static void check_rows(di_grammar_type type, const row *rows, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        di_grammar *g = test_compile(v, type, rows[i].grammar, NULL);
+        for (int k = 0; k < 6 && rows[i].valid[k]; k++) {
+            if (!test_accepts(g, v, rows[i].valid[k], strlen(rows[i].valid[k]))) {
+                fail_msg("%s refuses %s", rows[i].grammar, rows[i].valid[k]);
+            }
+        }
+        for (int k = 0; k < 6 && rows[i].invalid[k]; k++) {
+            if (test_accepts(g, v, rows[i].invalid[k], strlen(rows[i].invalid[k]))) {
+                fail_msg("%s accepts %s", rows[i].grammar, rows[i].invalid[k]);
+            }
+        }
+        di_grammar_release(g);
+    }
+}
+
 static void test_grammars_accept_their_language(void **state) {
     (void)state;
-    static const struct {
-        const char *grammar;
-        const char *valid[6], *invalid[6];
-    } rows[] = {
+    static const row rows[] = {
         {"root ::= \"a\" [bc]+ # comment\n", {"ab", "abcb"}, {"a", "abd", ""}},
         {"root ::= [а-я]+", {"привет"}, {"hello"}},
         {"root ::= [^a\\n]{2,3}", {"bb", "日本é"}, {"b", "ab", "b\n", "bbbb"}},
@@ -31,20 +50,44 @@ static void test_grammars_accept_their_language(void **state) {
         {"root ::= Regex(\"[0-9]{2}\") \"b\"", {"12b"}, {"1b"}},
         {"root ::= dead | \"ok\"\ndead ::= dead \"a\"", {"ok"}, {"a"}},
     };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        di_grammar *g = test_compile(v, DI_GRAMMAR_EBNF, rows[i].grammar, NULL);
-        for (int k = 0; k < 6 && rows[i].valid[k]; k++) {
-            if (!test_accepts(g, v, rows[i].valid[k], strlen(rows[i].valid[k]))) {
-                fail_msg("%s refuses %s", rows[i].grammar, rows[i].valid[k]);
-            }
-        }
-        for (int k = 0; k < 6 && rows[i].invalid[k]; k++) {
-            if (test_accepts(g, v, rows[i].invalid[k], strlen(rows[i].invalid[k]))) {
-                fail_msg("%s accepts %s", rows[i].grammar, rows[i].invalid[k]);
-            }
-        }
-        di_grammar_release(g);
-    }
+    check_rows(DI_GRAMMAR_EBNF, rows, sizeof rows / sizeof *rows);
+}
+
+static void test_llama_cpps_grammars_are_read_as_it_does(void **state) {
+    (void)state;
+    static const row rows[] = {
+        {"root ::= \"\\x41B\" [\\x30-\\x39]",
+         {"AB7"},
+         {"\xD0\x9B"
+          "7",
+          "AB"}},
+        {"root ::= ws \"a\" ws\nws ::= | \" \" | \"\\n\" [ \\t]{0,20}",
+         {"a", " a", "\n \ta "},
+         {"  a"}},
+        {"root ::= 1st 2nd-x\n1st ::= \"a\"\n2nd-x ::= (\"b\" | )", {"a", "ab"}, {"b"}},
+        {"root ::= empty \"a\"\nempty ::=\n", {"a"}, {""}},
+        {"# a list\nroot ::= (\n  item\n  (\",\" item)*\n)\nitem ::= [^,\\]\\[\\n]+ # no brackets",
+         {"a,b"},
+         {"a,,b", "a]"}},
+        {"root ::= \"x\" .{2} \"y\"{1,}", {"xab\x79", "x\n\nyy"}, {"xay"}},
+        {"root   ::= object\nvalue  ::= object | array | string | number | (\"true\" | \"false\" | "
+         "\"null\") ws\n"
+         "object ::= \"{\" ws ( string \":\" ws value (\",\" ws string \":\" ws value)* )? \"}\" "
+         "ws\n"
+         "array  ::= \"[\" ws ( value (\",\" ws value)* )? \"]\" ws\n"
+         "string ::= \"\\\"\" ( [^\"\\\\\\x7F\\x00-\\x1F] | \"\\\\\" ([\"\\\\bfnrt] | \"u\" "
+         "[0-9a-fA-F]{4}) )* \"\\\"\" ws\n"
+         "number ::= (\"-\"? ([0-9] | [1-9] [0-9]{0,15})) (\".\" [0-9]+)? ([eE] [-+]? [0-9] "
+         "[1-9]{0,15})? ws\n"
+         "ws ::= | \" \" | \"\\n\" [ \\t]{0,20}",
+         {"{}", "{\"a\": [1,-2.5e3,\"\\u0041\"]}", "{\"a\":\n\t{\"b\":null}}"},
+         {"{\"a\":}", "[", "{\"a\":01}", "{\"a\n\":1}"}},
+    };
+    check_rows(DI_GRAMMAR_GBNF, rows, sizeof rows / sizeof *rows);
+    assert_non_null(
+        strstr(test_refused(v, DI_GRAMMAR_GBNF, "root ::= <[1000]>").message, "tokens"));
+    assert_non_null(
+        strstr(test_refused(v, DI_GRAMMAR_GBNF, "root ::= \"\\x4\"").message, "escape"));
 }
 
 static void test_faults_are_refused_with_line_and_column(void **state) {
@@ -97,6 +140,7 @@ static int free_vocab(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_grammars_accept_their_language),
+        cmocka_unit_test(test_llama_cpps_grammars_are_read_as_it_does),
         cmocka_unit_test(test_faults_are_refused_with_line_and_column),
     };
     return cmocka_run_group_tests(tests, make_vocab, free_vocab);
