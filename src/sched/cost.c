@@ -135,13 +135,21 @@ double di_cost_step(const di_cost *c, int rows, double context) {
 void di_cost_steps(const di_cost *c, int first, int count, double context, double *out) {
     int point = point_of(&c->step, first);
     double most = 0;
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < count;) { /* between two points time is a straight line */
         while (point < c->step.count && c->step.sizes[point] < first + i) {
             point++;
         }
-        double seconds = step_at(c, point, first + i, context);
-        most = seconds > most ? seconds : most;
-        out[i] = most;
+        int left = point < c->step.count ? c->step.sizes[point] - first - i + 1 : count - i;
+        left = left < count - i ? left : count - i;
+        double begin = step_at(c, point, first + i, context);
+        double end = step_at(c, point, first + i + left - 1, context);
+        double slope = left > 1 ? (end - begin) / (left - 1) : 0;
+        for (int k = 0; k < left; k++) {
+            double seconds = begin + k * slope;
+            most = seconds > most ? seconds : most;
+            out[i + k] = most;
+        }
+        i += left;
     }
 }
 

@@ -70,15 +70,15 @@ static const uint32_t *sort(const di_slots *slots, di_price_scratch *s, int *cou
     return from;
 }
 
-int di_price_budget(const di_slots *slots, double certain, const double *seconds, int most,
-                    di_price_scratch *s, double *rate) {
+int di_price_budget(const di_slots *slots, double certain, const double *seconds, double more,
+                    int most, di_price_scratch *s, double *rate) {
     int count, best = 0;
     const uint32_t *keys = sort(slots, s, &count);
     double tokens = certain;
-    *rate = tokens / seconds[0];
+    *rate = tokens / (seconds[0] + more);
     for (int b = 1; b <= most && b <= count; b++) {
         tokens += (double)di_f32_from_bits(keys[b - 1]);
-        double r = tokens / seconds[b];
+        double r = tokens / (seconds[b] + more);
         if (r > *rate) {
             *rate = r;
             best = b;

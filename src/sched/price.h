@@ -33,11 +33,11 @@ typedef struct di_price_scratch {
 bool di_price_scratch_create(di_price_scratch *s, int capacity, di_error *err);
 void di_price_scratch_destroy(di_price_scratch *s);
 
-/* The number b of drafts, 0 .. most, for which (certain + the b largest survivals) / seconds[b] is
- * largest; of equal ones the least. seconds[0 .. most] > 0: of a step with b drafts. *rate: that
- * quotient. Every b is tried, for time may rise in stairs. */
-int di_price_budget(const di_slots *slots, double certain, const double *seconds, int most,
-                    di_price_scratch *s, double *rate);
+/* The number b of drafts, 0 .. most, for which (certain + the b largest survivals) / (seconds[b] +
+ * more) is largest; of equal ones the least. seconds[0 .. most] + more > 0: of a step with b
+ * drafts. *rate: that quotient. Every b is tried, for time may rise in stairs. */
+int di_price_budget(const di_slots *slots, double certain, const double *seconds, double more,
+                    int most, di_price_scratch *s, double *rate);
 
 /* Shares `budget` among the rows: the largest survivals get it, of equal ones the earlier place in
  * the block and then the earlier row. lengths[r]: how many of row r, which are its first. */

@@ -125,7 +125,7 @@ static int budget_of(di_pricer *p, di_job *const *jobs, const int *limits, int n
         fill_known(p, jobs[i], limits[i], i);
     }
     di_slots known = {p->survival, limits, n, p->o.num_drafts};
-    return di_price_budget(&known, n, p->seconds, most, &p->scratch, &rate);
+    return di_price_budget(&known, n, p->seconds, 0, most, &p->scratch, &rate);
 }
 
 void di_pricer_lengths(di_pricer *p, di_job *const *jobs, const int *limits, int n, int rows,
@@ -176,47 +176,47 @@ static void rank(di_pricer *p, di_job *const *jobs, int n) {
     }
 }
 
-/* Tokens a second if the best m of n jobs always had drafts. */
-static double rate_with(di_pricer *p, di_job *const *jobs, int n, int m) {
-    int most = m * p->o.num_drafts;
-    double rate, draft = di_cost_draft(&p->cost, m);
-    for (int i = 0; i < m; i++) {
-        p->limits[i] = p->o.num_drafts;
-        fill_known(p, jobs[p->order[i]], p->o.num_drafts, i);
-    }
-    di_cost_steps(&p->cost, n, most + 1, mean_context(jobs, n), p->seconds);
-    for (int k = 0; k <= most; k++) {
-        p->seconds[k] += draft;
-    }
+/* Tokens a second if the first m of p->order's n jobs always had drafts; p->survival and p->seconds
+ * are those of all n. */
+static double rate_with(di_pricer *p, int n, int m) {
+    double rate;
     di_slots known = {p->survival, p->limits, m, p->o.num_drafts};
-    di_price_budget(&known, n, p->seconds, most, &p->scratch, &rate);
+    di_price_budget(&known, n, p->seconds, di_cost_draft(&p->cost, m), m * p->o.num_drafts,
+                    &p->scratch, &rate);
     return rate;
 }
 
-/* How many jobs should have drafts; *seconds: of a step without. */
-static int choose(di_pricer *p, di_job *const *jobs, int n, double *seconds) {
-    enum { TRIES = 6 };
-    double best = rate_with(p, jobs, n, 0);
+/* How many jobs should have drafts. Asked anew in every fourth turn if there are many: answers move
+ * slowly. */
+static int choose(di_pricer *p, di_job *const *jobs, int n) {
+    enum { TRIES = 6, MANY = 32 };
+    if (n > MANY && p->turn % 4 != 1) {
+        return (int)(p->chosen_share * n + 0.5);
+    }
+    for (int i = 0; i < n; i++) {
+        p->limits[i] = p->o.num_drafts;
+        fill_known(p, jobs[p->order[i]], p->o.num_drafts, i);
+    }
+    di_cost_steps(&p->cost, n, n * p->o.num_drafts + 1, mean_context(jobs, n), p->seconds);
+    double best = least_gain * n / p->seconds[0];
     int chosen = 0, last = 0;
-    *seconds = n / best;
-    best *= least_gain;
     for (int t = 1; t <= TRIES; t++) {
         int m = (int)(((long)n * t + TRIES - 1) / TRIES);
-        if (m > last) {
-            double rate = rate_with(p, jobs, n, last = m);
-            if (rate > best) {
-                best = rate;
-                chosen = m;
-            }
+        double rate = m > last ? rate_with(p, n, m) : 0;
+        if (rate > best) {
+            best = rate;
+            chosen = m;
         }
+        last = m;
     }
+    p->chosen_share = (double)chosen / n;
     return chosen;
 }
 
 /* The job without drafts whose last ones are longest ago, if it is time to try one. */
-static void try_one(di_pricer *p, di_job *const *jobs, int n, double seconds) {
+static void try_one(di_pricer *p, di_job *const *jobs, int n) {
     di_job *oldest = NULL;
-    p->since_trial += seconds;
+    p->since_trial += di_cost_step(&p->cost, n, mean_context(jobs, n));
     for (int i = 0; i < n; i++) {
         if (!jobs[i]->propose && (!oldest || jobs[i]->proposed_at < oldest->proposed_at)) {
             oldest = jobs[i];
@@ -230,11 +230,10 @@ static void try_one(di_pricer *p, di_job *const *jobs, int n, double seconds) {
 
 void di_pricer_proposals(di_pricer *p, di_job *const *jobs, int n) {
     int chosen = n;
-    double seconds = 0;
     p->turn++;
     if (p->o.priced && n > 0) {
         rank(p, jobs, n);
-        chosen = choose(p, jobs, n, &seconds);
+        chosen = choose(p, jobs, n);
     }
     for (int i = 0; i < n; i++) {
         jobs[i]->propose = !p->o.priced;
@@ -243,7 +242,7 @@ void di_pricer_proposals(di_pricer *p, di_job *const *jobs, int n) {
         jobs[p->order[i]]->propose = true;
     }
     if (p->o.priced && chosen < n) {
-        try_one(p, jobs, n, seconds);
+        try_one(p, jobs, n);
     }
     for (int i = 0; i < n; i++) {
         jobs[i]->proposed_at = jobs[i]->propose ? p->turn : jobs[i]->proposed_at;

@@ -32,9 +32,10 @@ typedef struct di_pricer {
     double profile_rounds;
     /* by place, with old rounds fading: accepted, and what the head expected */
     double accepted[DI_MAX_DRAFTS], expected[DI_MAX_DRAFTS];
-    uint64_t turn;      /* of proposals */
-    double since_trial; /* seconds of steps predicted since an answer was tried */
-    uint64_t broken;    /* confidences that were no number */
+    uint64_t turn;       /* of proposals */
+    double chosen_share; /* of the jobs, that had drafts made when that was last asked */
+    double since_trial;  /* seconds of steps predicted since an answer was tried */
+    uint64_t broken;     /* confidences that were no number */
     di_price_scratch scratch;
     float *survival;               /* [max_num_seqs, num_drafts] */
     int *limits, *lengths, *order; /* [max_num_seqs] */

@@ -1,0 +1,332 @@
+/* Predicted times and the decisions made of them. */
+#include <math.h>
+
+#include "support/cmocka.h"
+
+#include "sched/pricer.h"
+
+static uint64_t seed = 1;
+
+static double unit(void) {
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    return (double)(seed >> 11) * 0x1p-53;
+}
+
+static bool near(double found, double wanted, double share) {
+    return fabs(found - wanted) <= share * fabs(wanted);
+}
+
+static di_curve curve_of(int count, const int *sizes, const double *seconds) {
+    di_curve c = {0};
+    for (int i = 0; i < count; i++) {
+        assert_true(di_curve_add(&c, sizes[i], seconds[i]));
+    }
+    return c;
+}
+
+/* ---- curves ---- */
+
+static void test_curves_lie_between_their_points(void **state) {
+    (void)state;
+    static const int sizes[] = {1, 2, 8};
+    static const double seconds[] = {1, 1.5, 3};
+    di_curve c = curve_of(3, sizes, seconds);
+    assert_true(di_curve_at(&c, 1, false) == 1);
+    assert_true(near(di_curve_at(&c, 5, false), 2.25, 1e-12));
+    assert_true(near(di_curve_at(&c, 16, false), 5, 1e-12)); /* the last slope goes on */
+    assert_true(di_curve_at(&c, 3, true) == 3);              /* what can run is the next size */
+}
+
+static void test_dips_and_nonsense_are_not_kept(void **state) {
+    (void)state;
+    di_curve c = {0};
+    assert_true(di_curve_add(&c, 4, 2));
+    assert_true(di_curve_add(&c, 8, 1)); /* noise */
+    assert_true(di_curve_at(&c, 8, false) == 2);
+    assert_false(di_curve_add(&c, 8, 3));
+    assert_false(di_curve_add(&c, 9, 0));
+    assert_false(di_curve_add(&c, 9, -1));
+    assert_false(di_curve_add(&c, 9, NAN));
+    assert_false(di_curve_add(&c, 9, INFINITY));
+    for (int i = 0; i < DI_CURVE_POINTS - 2; i++) {
+        assert_true(di_curve_add(&c, 9 + i, 3));
+    }
+    assert_false(di_curve_add(&c, 1000, 3));
+}
+
+static const int sizes[] = {1, 2, 4, 8, 16, 32, 64};
+
+static di_cost flat_cost(double each) {
+    double seconds[7];
+    for (int i = 0; i < 7; i++) {
+        seconds[i] = 0.01 + each * sizes[i];
+    }
+    di_curve step = curve_of(7, sizes, seconds);
+    for (int i = 0; i < 7; i++) {
+        seconds[i] = 0.002 + 0.0001 * sizes[i];
+    }
+    di_curve draft = curve_of(7, sizes, seconds);
+    di_cost c;
+    di_cost_init(&c, &step, &draft, false);
+    return c;
+}
+
+/* Steps as the curve says leave it as it is; interrupted ones now and then change nothing. */
+static void test_what_was_measured_is_believed(void **state) {
+    (void)state;
+    di_cost c = flat_cost(0.001);
+    for (int k = 0; k < 2000; k++) {
+        int rows = 1 + (int)(unit() * 60);
+        double late = k % 20 == 7 ? 0.5 * unit() : 0;
+        di_cost_learn_forward(&c, rows, rows * 100.0, 0.01 + 0.001 * rows + late);
+        di_cost_learn_sampling(&c, rows, 0.0);
+    }
+    for (int rows = 1; rows < 64; rows += 7) {
+        assert_true(near(di_cost_step(&c, rows, 100), 0.01 + 0.001 * rows, 0.03));
+    }
+}
+
+/* A machine that has become slower, contexts that cost, sampling that costs by rows. */
+static void test_changes_are_learned(void **state) {
+    (void)state;
+    di_cost c = flat_cost(0.001);
+    for (int k = 0; k < 1500; k++) {
+        int rows = 1 + (int)(unit() * 60);
+        double context = 4000 * unit();
+        double noise = 1 + 0.1 * (unit() - 0.5);
+        double seconds = 1.6 * (0.01 + 0.001 * rows) + 2e-7 * context * rows;
+        di_cost_learn_forward(&c, rows, context * rows, seconds * noise);
+        di_cost_learn_sampling(&c, rows, 0.001 + 0.0002 * rows);
+        di_cost_learn_draft(&c, 4, 0.0048);
+    }
+    for (int rows = 1; rows < 64; rows += 7) {
+        double wanted = 1.6 * (0.01 + 0.001 * rows) + 2e-7 * 2000 * rows + 0.001 + 0.0002 * rows;
+        assert_true(near(di_cost_step(&c, rows, 2000), wanted, 0.05));
+    }
+    assert_true(near(di_cost_draft(&c, 4), 0.0048, 0.05));
+    assert_true(di_cost_draft(&c, 0) == 0);
+}
+
+static void test_times_never_fall_with_rows(void **state) {
+    (void)state;
+    di_cost c = flat_cost(0);
+    double seconds[64];
+    for (int k = 0; k < 400; k++) {
+        di_cost_learn_forward(&c, 8, 800, 0.02);
+        di_cost_learn_forward(&c, 16, 1600, 0.01);
+    }
+    di_cost_steps(&c, 1, 64, 100, seconds);
+    for (int i = 1; i < 64; i++) {
+        assert_true(seconds[i] >= seconds[i - 1] && seconds[i] > 0);
+    }
+}
+
+/* ---- decisions ---- */
+
+enum { SEQS = 8, DRAFTS = 3 };
+
+typedef struct world {
+    di_pricer p;
+    di_job jobs[SEQS], *list[SEQS];
+    int limits[SEQS];
+} world;
+
+static void open_world(world *w, bool priced, double each) {
+    *w = (world){0};
+    di_pricer_options o = {.num_drafts = DRAFTS, .max_num_seqs = SEQS, .priced = priced};
+    for (int j = 0; j < DRAFTS; j++) {
+        o.temperatures[j] = 1;
+    }
+    assert_true(di_pricer_create(&w->p, &o, NULL));
+    w->p.cost = flat_cost(each);
+    for (int i = 0; i < SEQS; i++) {
+        w->list[i] = &w->jobs[i];
+        w->jobs[i].seq.len = 100;
+        w->limits[i] = DRAFTS;
+    }
+}
+
+static void file_all(world *w, float confidence) {
+    const float z[DRAFTS] = {confidence, confidence, confidence};
+    for (int i = 0; i < SEQS; i++) {
+        w->jobs[i].num_drafts = DRAFTS;
+        di_pricer_file(&w->p, &w->jobs[i], z, DRAFTS);
+    }
+}
+
+static int verified(const world *w) {
+    int sum = 0;
+    for (int i = 0; i < SEQS; i++) {
+        sum += w->jobs[i].verify;
+    }
+    return sum;
+}
+
+/* Rounds whose drafts fare as their confidence says. */
+static void live(world *w, float confidence, int rounds) {
+    double c = 1 / (1 + exp(-(double)confidence));
+    for (int k = 0; k < rounds; k++) {
+        file_all(w, confidence);
+        for (int i = 0; i < SEQS; i++) {
+            int accepted = 0;
+            while (accepted < DRAFTS && unit() < c) {
+                accepted++;
+            }
+            di_pricer_resolve(&w->p, &w->jobs[i], DRAFTS, accepted);
+        }
+    }
+}
+
+static void test_cheap_rows_verify_all_and_dear_ones_none(void **state) {
+    (void)state;
+    world w;
+    open_world(&w, true, 0);
+    live(&w, 1, 50);
+    file_all(&w, 1);
+    di_pricer_lengths(&w.p, w.list, w.limits, SEQS, SEQS, 100);
+    assert_int_equal(verified(&w), SEQS * DRAFTS);
+    di_pricer_destroy(&w.p);
+    open_world(&w, true, 0.1);
+    live(&w, 1, 50);
+    file_all(&w, 1);
+    di_pricer_lengths(&w.p, w.list, w.limits, SEQS, SEQS, 100);
+    assert_int_equal(verified(&w), 0);
+    di_pricer_destroy(&w.p);
+}
+
+/* The budget is the known rounds' matter alone, and room limits it. */
+static void test_the_budget_looks_at_no_round_at_hand(void **state) {
+    (void)state;
+    world w;
+    open_world(&w, true, 0.0007);
+    live(&w, 0.5f, 50);
+    file_all(&w, 0.5f);
+    di_pricer_lengths(&w.p, w.list, w.limits, SEQS, SEQS, 100);
+    int budget = verified(&w);
+    assert_true(budget > 0 && budget < SEQS * DRAFTS);
+    for (int k = 0; k < 100; k++) {
+        for (int i = 0; i < SEQS; i++) {
+            const float z[DRAFTS] = {(float)(8 * unit() - 4), (float)(8 * unit() - 4), NAN};
+            di_pricer_file(&w.p, &w.jobs[i], z, DRAFTS);
+            assert_true(w.jobs[i].survival[2] == 0); /* no number is no confidence */
+        }
+        di_pricer_lengths(&w.p, w.list, w.limits, SEQS, SEQS, 100);
+        assert_int_equal(verified(&w), budget);
+    }
+    assert_int_equal(w.p.broken, 100 * SEQS);
+    di_pricer_lengths(&w.p, w.list, w.limits, SEQS, SEQS, 2);
+    assert_int_equal(verified(&w), budget < 2 ? budget : 2);
+    di_pricer_lengths(&w.p, w.list, w.limits, SEQS, SEQS, -1);
+    assert_int_equal(verified(&w), 0);
+    di_pricer_destroy(&w.p);
+}
+
+static void test_fixed_verifies_what_there_is_room_for(void **state) {
+    (void)state;
+    world w;
+    open_world(&w, false, 0.1);
+    file_all(&w, -3);
+    di_pricer_lengths(&w.p, w.list, w.limits, SEQS, SEQS, 100);
+    assert_int_equal(verified(&w), SEQS * DRAFTS);
+    di_pricer_lengths(&w.p, w.list, w.limits, SEQS, SEQS, 5);
+    assert_int_equal(verified(&w), 5);
+    di_pricer_proposals(&w.p, w.list, SEQS);
+    for (int i = 0; i < SEQS; i++) {
+        assert_true(w.jobs[i].propose);
+    }
+    di_pricer_destroy(&w.p);
+}
+
+static int proposals(world *w) {
+    int count = 0;
+    di_pricer_proposals(&w->p, w->list, SEQS);
+    for (int i = 0; i < SEQS; i++) {
+        count += w->jobs[i].propose;
+    }
+    return count;
+}
+
+/* Where drafts do not pay, trials find out when they do again, and cost half a percent. */
+static void test_drafts_are_made_where_they_pay(void **state) {
+    (void)state;
+    world w;
+    open_world(&w, true, 0.0001);
+    live(&w, 2, 50);
+    assert_int_equal(proposals(&w), SEQS);
+    live(&w, -4, 200);
+    long made = 0, steps = 5000;
+    bool tried[SEQS] = {false};
+    for (long k = 0; k < steps; k++) {
+        made += proposals(&w);
+        for (int i = 0; i < SEQS; i++) {
+            tried[i] |= w.jobs[i].propose;
+        }
+    }
+    double share = (double)made * di_cost_draft(&w.p.cost, 1) /
+                   ((double)steps * di_cost_step(&w.p.cost, SEQS, 100));
+    assert_true(made > 0 && share < 0.006);
+    for (int i = 0; i < SEQS; i++) {
+        assert_true(tried[i]);
+    }
+    live(&w, 2, 50);
+    assert_int_equal(proposals(&w), SEQS);
+    di_pricer_destroy(&w.p);
+}
+
+/* Some answers are easy, some are not: the easy ones alone get drafts. */
+static void test_drafts_go_to_those_who_use_them(void **state) {
+    (void)state;
+    static const float good[DRAFTS] = {4, 4, 4}, bad[DRAFTS] = {-6, -6, -6};
+    world w;
+    open_world(&w, true, 0.001);
+    for (int k = 0; k < 60; k++) {
+        for (int i = 0; i < SEQS; i++) {
+            w.jobs[i].num_drafts = DRAFTS;
+            di_pricer_file(&w.p, &w.jobs[i], i < 4 ? good : bad, DRAFTS);
+            di_pricer_resolve(&w.p, &w.jobs[i], DRAFTS, i < 4 ? DRAFTS : 0);
+        }
+    }
+    proposals(&w);
+    for (int i = 0; i < 4; i++) {
+        assert_true(w.jobs[i].propose);
+    }
+    assert_true(!w.jobs[6].propose && !w.jobs[7].propose);
+    di_pricer_destroy(&w.p);
+}
+
+/* A head that promises too much is believed less, place by place. */
+static void test_experience_corrects_the_head(void **state) {
+    (void)state;
+    static const float z[DRAFTS] = {2, 2, 2}; /* 0.88 */
+    world w;
+    open_world(&w, true, 0.001);
+    di_job *job = &w.jobs[0];
+    job->num_drafts = DRAFTS;
+    for (int k = 0; k < 3000; k++) {
+        di_pricer_file(&w.p, job, z, DRAFTS);
+        int accepted = unit() < 0.5 ? 0 : unit() < 0.88 ? 2 : 1;
+        di_pricer_resolve(&w.p, job, DRAFTS, accepted);
+    }
+    di_pricer_file(&w.p, job, z, DRAFTS);
+    assert_true(near((double)job->survival[0], 0.5, 0.1));
+    assert_true(near((double)job->survival[1], 0.44, 0.1));
+    assert_true(job->survival[2] <= job->survival[1]);
+    di_pricer_destroy(&w.p);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_curves_lie_between_their_points),
+        cmocka_unit_test(test_dips_and_nonsense_are_not_kept),
+        cmocka_unit_test(test_what_was_measured_is_believed),
+        cmocka_unit_test(test_changes_are_learned),
+        cmocka_unit_test(test_times_never_fall_with_rows),
+        cmocka_unit_test(test_cheap_rows_verify_all_and_dear_ones_none),
+        cmocka_unit_test(test_the_budget_looks_at_no_round_at_hand),
+        cmocka_unit_test(test_fixed_verifies_what_there_is_room_for),
+        cmocka_unit_test(test_drafts_are_made_where_they_pay),
+        cmocka_unit_test(test_drafts_go_to_those_who_use_them),
+        cmocka_unit_test(test_experience_corrects_the_head),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
