@@ -8,11 +8,12 @@
 
 static const double prior_acceptance = 0.8; /* of a draft whose predecessors were, until known */
 static const double prior_rounds = 4, most_rounds = 256;
-static const double own_share = 0.25;    /* of the newest round in an answer's mean */
-static const double fade = 0.999;        /* of older rounds in the means by place */
-static const double prior_tests = 32;    /* that say the head is right */
-static const double trial_share = 0.005; /* of the time */
-static const double least_gain = 1.01;   /* for which drafts are made */
+static const double own_prior = 6, own_most = 40; /* rounds that the mean over all counts for, and
+                                                   * that an answer's mean looks back on */
+static const double fade = 0.999;                 /* of older rounds in the means by place */
+static const double prior_tests = 32;             /* that say the head is right */
+static const double trial_share = 0.005;          /* of the time */
+static const double least_gain = 1.01; /* for which drafts are begun; for any they go on */
 
 bool di_pricer_create(di_pricer *p, const di_pricer_options *o, di_error *err) {
     size_t seqs = (size_t)o->max_num_seqs, drafts = seqs * (size_t)o->num_drafts;
@@ -72,13 +73,15 @@ void di_pricer_file(di_pricer *p, di_job *job, const float *confidence, int n) {
 
 void di_pricer_resolve(di_pricer *p, di_job *job, int verified, int accepted) {
     bool fresh = job->rounds++ == 0;
+    double weight = (double)job->rounds + own_prior;
+    weight = weight < own_most ? weight : own_most;
     if (p->profile_rounds < most_rounds) {
         p->profile_rounds++;
     }
     for (int j = 0; j < job->num_drafts; j++) {
         float *known = &job->known[j], now = job->survival[j];
         *known = fresh ? p->profile[j] : *known;
-        *known += (float)own_share * (now - *known);
+        *known += (now - *known) / (float)weight;
         p->profile[j] += (now - p->profile[j]) / (float)p->profile_rounds;
         if (j < verified && j <= accepted) { /* its test counts: all before it were accepted */
             p->accepted[j] = fade * p->accepted[j] + (j < accepted);
@@ -111,8 +114,9 @@ static void fill_known(di_pricer *p, const di_job *job, int limit, int row) {
     }
 }
 
-/* Drafts that the step should verify. What prompts in the step cost is not the drafts' matter: time
- * counts as if decoding were alone, and drafts by what they add to the step as it is. */
+/* Drafts that the step should verify. Time counts with that of the new drafts at the end of it.
+ * What prompts in the step cost is not the drafts' matter: time counts as if decoding were alone,
+ * and drafts by what they add to the step as it is. */
 static int budget_of(di_pricer *p, di_job *const *jobs, const int *limits, int n, int rows,
                      int most) {
     double context = mean_context(jobs, n), rate;
@@ -125,7 +129,8 @@ static int budget_of(di_pricer *p, di_job *const *jobs, const int *limits, int n
         fill_known(p, jobs[i], limits[i], i);
     }
     di_slots known = {p->survival, limits, n, p->o.num_drafts};
-    return di_price_budget(&known, n, p->seconds, 0, most, &p->scratch, &rate);
+    double drafting = di_cost_draft(&p->cost, (int)(p->chosen_share * n + 0.5));
+    return di_price_budget(&known, n, p->seconds, drafting, most, &p->scratch, &rate);
 }
 
 void di_pricer_lengths(di_pricer *p, di_job *const *jobs, const int *limits, int n, int rows,
@@ -198,7 +203,7 @@ static int choose(di_pricer *p, di_job *const *jobs, int n) {
         fill_known(p, jobs[p->order[i]], p->o.num_drafts, i);
     }
     di_cost_steps(&p->cost, n, n * p->o.num_drafts + 1, mean_context(jobs, n), p->seconds);
-    double best = least_gain * n / p->seconds[0];
+    double best = (p->chosen_share > 0 ? 1 : least_gain) * n / p->seconds[0];
     int chosen = 0, last = 0;
     for (int t = 1; t <= TRIES; t++) {
         int m = (int)(((long)n * t + TRIES - 1) / TRIES);

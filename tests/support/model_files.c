@@ -146,3 +146,20 @@ void shard_free(shard_parts *s) {
 void shard_write_text(const char *folder, const char *name, const char *header, size_t data_bytes) {
     write_parts(folder, name, header, NULL, data_bytes);
 }
+
+void files_drop_draft(const char *folder) {
+    static const char index_name[] = "model.safetensors.index.json";
+    json_t *index = files_read_json(files_path(folder, index_name));
+    json_t *map = json_object_get(index, "weight_map");
+    const char *name;
+    json_t *value;
+    void *next;
+    json_object_foreach_safe(map, next, name, value) {
+        if (strncmp(name, "mtp.", 4) == 0) {
+            json_object_del(map, name);
+        }
+    }
+    json_object_del(index, "metadata");
+    files_write_json(folder, index_name, index);
+    json_decref(index);
+}

@@ -26,6 +26,9 @@ void files_write(const char *folder, const char *name, const void *data, size_t 
 void files_write_text(const char *folder, const char *name, const char *text);
 void *files_read(const char *path, size_t *size); /* free() it */
 
+/* Takes the mtp.* tensors out of the index; their file must hold nothing else. */
+void files_drop_draft(const char *folder);
+
 json_t *files_read_json(const char *path);
 void files_write_json(const char *folder, const char *name, const json_t *value);
 

@@ -306,24 +306,8 @@ static void test_only_the_one_prefix_is_known(void **state) {
     refused(*state, "embed.weight", "missing");
 }
 
-static void drop_draft(const char *folder) {
-    json_t *index = files_read_json(files_path(folder, INDEX));
-    json_t *map = json_object_get(index, "weight_map");
-    const char *name;
-    json_t *value;
-    void *next;
-    json_object_foreach_safe(map, next, name, value) {
-        if (strncmp(name, "mtp.", 4) == 0) {
-            json_object_del(map, name);
-        }
-    }
-    json_object_del(index, "metadata");
-    files_write_json(folder, INDEX, index);
-    json_decref(index);
-}
-
 static void test_a_checkpoint_without_draft_opens_without(void **state) {
-    drop_draft(*state);
+    files_drop_draft(*state);
     di_weights *w = opened(*state);
     assert_null(w->draft);
     assert_int_equal(w->checkpoint->num_shards, 2);
@@ -333,7 +317,7 @@ static void test_a_checkpoint_without_draft_opens_without(void **state) {
 static void test_image_tensors_are_left_alone(void **state) {
     rename_tensor(*state, DRAFT, "mtp.0.norm.weight", "vision.norm.weight");
     refused(*state, "mtp.0.norm.weight", "missing");
-    drop_draft(*state);
+    files_drop_draft(*state);
     shard_write_text(*state, DRAFT,
                      "{\"vision.x\":{\"dtype\":\"BF16\",\"shape\":[1],\"data_offsets\":[0,2]},"
                      "\"aligner.y\":{\"dtype\":\"BF16\",\"shape\":[1],\"data_offsets\":[2,4]},"

@@ -1,0 +1,260 @@
+/* Options of drafting, the file of measured costs, temperatures, and answers under every mode. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "support/cmocka.h"
+#include "support/model_files.h"
+#include "support/requests.h"
+
+#include "engine/spec.h"
+
+static di_engine_options drafting(int drafts, di_spec_mode mode) {
+    di_engine_options o = demo_options();
+    o.num_drafts = drafts;
+    o.spec_mode = mode;
+    o.max_num_seqs = 4;
+    return o;
+}
+
+static void expect_refused(const di_engine_options *o, const char *message) {
+    di_error err = {0};
+    di_engine *e = di_engine_open(o, &err);
+    if (e) {
+        fail_msg("it was opened; wanted: %s", message);
+    }
+    assert_non_null(strstr(err.message, message));
+}
+
+static di_engine_stats stats_of(di_engine *e) {
+    di_engine_stats s = {.struct_bytes = sizeof s};
+    di_engine_get_stats(e, &s);
+    return s;
+}
+
+/* ---- options ---- */
+
+static void test_bad_options_are_refused_by_name(void **state) {
+    (void)state;
+    di_engine_options o = drafting(6, DI_SPEC_FIXED);
+    expect_refused(&o, "num_drafts is 6, allowed are 0 to 5");
+    o = drafting(17, DI_SPEC_FIXED);
+    expect_refused(&o, "num_drafts is 17, allowed are -1 to 16");
+    o = drafting(5, (di_spec_mode)3);
+    expect_refused(&o, "spec_mode is 3, allowed are 0 to 2");
+    o = drafting(5, DI_SPEC_FIXED);
+    o.max_num_batched_tokens = 4;
+    expect_refused(&o, "max_num_batched_tokens is 4, less than a block of 5 drafts");
+    o.max_num_batched_tokens = 512;
+    o.confidence_temperatures = "1,2";
+    expect_refused(&o, "confidence_temperatures has 2 numbers, allowed are 1 or 5 (num_drafts)");
+    o.confidence_temperatures = "1,2,x,4,5";
+    expect_refused(&o, "confidence_temperatures is '1,2,x,4,5'");
+    o.confidence_temperatures = "0";
+    expect_refused(&o, "confidence_temperatures: number 1 is 0, allowed are 0.01 to 100");
+    o.confidence_temperatures = "nan";
+    expect_refused(&o, "confidence_temperatures: number 1 is nan");
+}
+
+/* A model whose draft tensors are gone: asked for, drafts are an error; else there are none. */
+static void test_a_model_without_a_draft_model(void **state) {
+    (void)state;
+    static const int32_t ids[] = {5, 6, 7, 8};
+    char *tiny = files_testdata("tiny"), *folder = files_copy(tiny);
+    files_drop_draft(folder);
+    di_engine_options o = drafting(2, DI_SPEC_PRICED);
+    o.model = folder;
+    expect_refused(&o, "has no draft model (mtp.* tensors)");
+    o.num_drafts = -1;
+    di_engine *e = open_engine(&o);
+    di_request_params p = greedy(10);
+    p.ignore_eos = true;
+    di_result *r = ask(e, ids_prompt(ids, 4), p);
+    assert_int_equal(r->num_token_ids, 10);
+    di_result_free(r);
+    assert_int_equal(stats_of(e).drafts_made_at[0], 0);
+    di_engine_close(e);
+    free(tiny);
+    files_remove(folder);
+}
+
+static void test_modes_and_counts(void **state) {
+    (void)state;
+    static const struct {
+        int drafts;
+        di_spec_mode mode;
+        int made; /* drafts in a block; -1 = any number */
+    } cases[] = {{-1, DI_SPEC_FIXED, 5}, {2, DI_SPEC_FIXED, 2},  {-1, DI_SPEC_OFF, 0},
+                 {5, DI_SPEC_OFF, 0},    {0, DI_SPEC_PRICED, 0}, {-1, DI_SPEC_PRICED, -1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        di_engine_options o = drafting(cases[i].drafts, cases[i].mode);
+        di_engine *e = open_engine(&o);
+        di_result_free(ask(e, text_prompt("The ghost of"), greedy(24)));
+        di_engine_stats s = stats_of(e);
+        int made = 0;
+        for (int k = 0; k < 16; k++) {
+            made += s.drafts_made_at[k] > 0;
+            assert_true(s.drafts_made_at[k] >= s.drafts_verified_at[k]);
+            assert_true(s.drafts_verified_at[k] >= s.drafts_tested_at[k]);
+            assert_true(s.drafts_tested_at[k] >= s.drafts_accepted_at[k]);
+            assert_true(s.drafts_expected_at[k] <= (double)s.drafts_tested_at[k]);
+        }
+        assert_true(cases[i].made < 0 || made == cases[i].made);
+        assert_true((s.priced_steps > 0) ==
+                    (cases[i].mode == DI_SPEC_PRICED && cases[i].drafts != 0));
+        di_engine_close(e);
+    }
+}
+
+/* ---- costs on disk ---- */
+
+static di_curve_request request_of(const di_engine_options *o) {
+    return (di_curve_request){.model = o->model,
+                              .backend = o->backend,
+                              .threads = o->threads,
+                              .max_num_seqs = o->max_num_seqs,
+                              .max_rows = o->max_num_batched_tokens,
+                              .max_logits = o->max_num_seqs * 6 + 64,
+                              .num_drafts = 5,
+                              .cache = o->cost_cache};
+}
+
+static char *content_of(const char *path) {
+    size_t size;
+    char *data = files_read(path, &size), *text = calloc(size + 1, 1);
+    assert_non_null(text);
+    memcpy(text, data, size);
+    free(data);
+    return text;
+}
+
+static void write_content(const char *path, const char *text) {
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+static void open_and_close(const di_engine_options *o) {
+    di_engine_close(open_engine(o));
+}
+
+static void test_costs_are_kept_and_damaged_files_made_anew(void **state) {
+    (void)state;
+    static const char *const damaged[] = {
+        "",
+        "{",
+        "[]",
+        "{\"description\": \"x\", \"created\": 1, \"step\": [[1, 1.0]], \"draft\": [[1, 1.0]]}",
+        "{\"description\": \"x\", \"created\": -1}",
+        NULL,
+    };
+    char *folder = files_folder(), path[512];
+    di_engine_options o = drafting(5, DI_SPEC_PRICED);
+    o.cost_cache = folder;
+    di_curve_request r = request_of(&o);
+    di_curves_path(&r, path, sizeof path);
+    assert_int_not_equal(access(path, F_OK), 0);
+    open_and_close(&o);
+    char *first = content_of(path);
+    open_and_close(&o); /* read, not measured again */
+    char *second = content_of(path);
+    assert_string_equal(first, second);
+    free(second);
+    for (int i = 0; damaged[i]; i++) {
+        write_content(path, damaged[i]);
+        open_and_close(&o);
+        second = content_of(path);
+        assert_non_null(strstr(second, "\"step\""));
+        assert_true(strlen(second) > 100);
+        free(second);
+    }
+    /* a good file of another engine, and one whose points are no curve */
+    char *at = strstr(first, "drafts 5");
+    assert_non_null(at);
+    at[7] = '4';
+    write_content(path, first);
+    open_and_close(&o);
+    second = content_of(path);
+    assert_non_null(strstr(second, "drafts 5"));
+    char *step = strstr(second, "[[1,");
+    if (!step) {
+        step = strstr(second, "[[1");
+    }
+    assert_non_null(step);
+    step[2] = '0';
+    write_content(path, second);
+    free(second);
+    open_and_close(&o);
+    second = content_of(path);
+    assert_non_null(strstr(second, "[[1"));
+    free(second);
+    free(first);
+    /* another number of sequences is another file */
+    char other[512];
+    r.max_num_seqs++;
+    di_curves_path(&r, other, sizeof other);
+    assert_string_not_equal(path, other);
+    files_remove(folder);
+}
+
+static void test_costs_grow_old(void **state) {
+    (void)state;
+    char *folder = files_folder(), path[512];
+    di_engine_options o = drafting(5, DI_SPEC_PRICED);
+    o.cost_cache = folder;
+    di_curve_request r = request_of(&o);
+    di_curves_path(&r, path, sizeof path);
+    open_and_close(&o);
+    char *text = content_of(path), *created = strstr(text, "\"created\": 1");
+    assert_non_null(created);
+    created[11] = ' '; /* the first digit: long ago */
+    write_content(path, text);
+    open_and_close(&o);
+    char *now = content_of(path);
+    assert_non_null(strstr(now, "\"created\": 1"));
+    free(now);
+    free(text);
+    files_remove(folder);
+}
+
+/* ---- temperatures ---- */
+
+static void test_temperatures_come_from_the_models_folder(void **state) {
+    (void)state;
+    char *folder = files_folder(), path[512];
+    double t[5];
+    di_error err = {0};
+    snprintf(path, sizeof path, "%s/%s", folder, DI_CALIBRATION_FILE);
+    assert_true(di_temperatures_read(NULL, folder, 5, t, &err));
+    assert_true(t[0] == 1 && t[4] == 1);
+    const double wanted[] = {0.5, 1, 1.5, 2, 2.5};
+    assert_true(di_temperatures_write(folder, wanted, 5, 100, &err));
+    assert_true(di_temperatures_read(NULL, folder, 5, t, &err));
+    assert_memory_equal(t, wanted, sizeof wanted);
+    assert_true(di_temperatures_read(NULL, folder, 3, t, &err)); /* the first of a block */
+    assert_true(di_temperatures_read("3", folder, 5, t, &err));  /* what is given beats it */
+    assert_true(t[0] == 3 && t[4] == 3);
+    static const char *const bad[] = {"{}", "{\"temperatures\": [1, 1]}",
+                                      "{\"temperatures\": [1, 1, 1, 1, \"x\"]}",
+                                      "{\"temperatures\": [1, 1, 1, 1, 1e9]}", "nonsense"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        write_content(path, bad[i]);
+        assert_false(di_temperatures_read(NULL, folder, 5, t, &err));
+        assert_non_null(strstr(err.message, DI_CALIBRATION_FILE));
+    }
+    files_remove(folder);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bad_options_are_refused_by_name),
+        cmocka_unit_test(test_a_model_without_a_draft_model),
+        cmocka_unit_test(test_modes_and_counts),
+        cmocka_unit_test(test_costs_are_kept_and_damaged_files_made_anew),
+        cmocka_unit_test(test_costs_grow_old),
+        cmocka_unit_test(test_temperatures_come_from_the_models_folder),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
