@@ -50,8 +50,13 @@ $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/libdeepinfer.a
 TESTDATA := build/testdata
 include mk/testdata.mk
 
-test: deps
+test: deps clients
 	@$(MAKE) --no-print-directory test-run
+
+# The official clients of the APIs, for tests/server; without them those tests are skipped.
+.PHONY: clients
+clients:
+	@PYTHON=$(PYTHON) scripts/install-clients.sh || true
 
 .PHONY: test-run
 test-run: all $(TEST_BIN) $(TEST_HELPERS) testdata

@@ -181,6 +181,15 @@ static enum MHD_Result serve(visit *v) {
     return send_reply(v);
 }
 
+/* An escaped NUL would end the path for whoever compares it: it stays escaped, and is found
+ * nowhere.
+ */
+static size_t unescape(void *self, struct MHD_Connection *connection, char *text) {
+    (void)self;
+    (void)connection;
+    return strstr(text, "%00") ? strlen(text) : MHD_http_unescape(text);
+}
+
 /* ---- requests ---------------------------------------------------------------------------------*/
 
 static di_peer *peer_of(struct MHD_Connection *connection) {
@@ -437,7 +446,7 @@ di_http *di_http_start(di_server *s, int listening, bool check_host, di_error *e
         (unsigned)o->max_connections, MHD_OPTION_CONNECTION_MEMORY_LIMIT, o->max_header_bytes,
         MHD_OPTION_CONNECTION_TIMEOUT, idle, MHD_OPTION_NOTIFY_COMPLETED, on_completed, h,
         MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_STRICT_FOR_CLIENT, 1,
-        MHD_OPTION_ARRAY, pool, MHD_OPTION_END);
+        MHD_OPTION_UNESCAPE_CALLBACK, unescape, h, MHD_OPTION_ARRAY, pool, MHD_OPTION_END);
     if (!h->daemon) {
         close(listening);
         di_free(h);
