@@ -201,7 +201,7 @@ static void write_settings(const di_answer *a, di_writer *w) {
                                         "prompt_cache_retention"};
     const di_value *body = &a->s.request->body;
     di_write_key(w, "parallel_tool_calls");
-    di_write_bool(w, true);
+    di_write_bool(w, !a->s.request->parsing.single_call);
     di_write_key(w, "presence_penalty");
     di_write_real(w, 0);
     write_nulls(w, nulls, 3);
