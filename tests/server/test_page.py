@@ -8,10 +8,12 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, "tests/support")
-from cli import DEMO, PROGRAM, Skip, main, start, test
+sys.path[:0] = ["tests/support", "tests/server"]
+from cli import Skip, deepinfer, main, succeeds, test
 import chromium
 from mock_api import Mock
+from parse_metrics import check
+from serving import demo
 
 PICTURES = Path(os.environ.get("BUILD", "build/release")) / "page"
 SCHEMA = '{"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}'
@@ -481,6 +483,95 @@ def test_a_long_answer_stays_in_sight_unless_one_scrolls_up(_):
     page.click("#send")
     page.wait(IDLE)
     page.close()
+
+
+# ---- the program itself -----------------------------------------------------------------------
+
+
+def counted(server, key):
+    """Its metrics: {name: sum over labels}."""
+    try:
+        import prometheus_client  # noqa: F401
+    except ImportError:
+        return None
+    status, _, text = server.request("GET", "/metrics", None, {"Authorization": "Bearer " + key})
+    assert status == 200, text
+    sums = {}
+    for (name, labels), value in check(text.decode()).items():
+        event = dict(labels).get("event")
+        name = f"{name}/{event}" if event else name
+        sums[name] = sums.get(name, 0) + value
+    return sums
+
+
+@test
+def test_the_program_serves_the_page_and_answers_it(folder):
+    browser()
+    keys = folder / "keys.jsonl"
+    key = succeeds(deepinfer("key", "new", "me", "--admin", "--api-key-file", keys)).out.strip()
+    with demo("--api-key-file", keys) as server:
+        page = browser().page(server.url + "/", height=620)
+        page.wait("document.querySelector('#welcome-note').textContent.includes('API key')")
+        page.click("#open-settings")
+        page.fill("#api-key", key)
+        page.fill("#temperature", "0")
+        page.click("#save-settings")
+        page.wait("document.querySelector('#model').textContent === 'DeepSeek-V4.1-Flash'")
+        page.eval("document.querySelector('#effort').value = 'none'")
+        page.eval("document.querySelector('#effort').dispatchEvent(new Event('change'))")
+        ask(page, "Who wrote Dracula?")
+        assert "Stoker" in finish(page), page.text(".answer")
+        assert "token" in page.text(".facts")
+        page.screenshot(PICTURES / "demo.png")
+
+        page.eval("document.querySelector('#effort').value = 'high'")
+        page.eval("document.querySelector('#effort').dispatchEvent(new Event('change'))")
+        ask(page, "Who painted the Mona Lisa?")
+        page.wait("document.querySelectorAll('.message.assistant').length === 2")
+        finish(page)
+        assert page.eval("document.querySelector('.message:last-child .notice').hidden ||"
+                         " document.querySelector('.message:last-child .notice.calm') !== null"), \
+            page.text(".message:last-child .notice")
+
+        page.click("#open-settings")
+        page.fill("#schema", SCHEMA)
+        page.click("#save-settings")
+        page.click("#new-chat")
+        ask(page, "What is the capital of France?")
+        finish(page)
+        answer = page.text(".answer code") if page.count(".answer code") else ""
+        if page.text(".message:last-child .notice") != "The answer was cut at its longest.":
+            assert isinstance(json.loads(answer)["answer"], str), answer
+
+        before = page.eval("document.querySelector('#log').innerText")
+        page.reload()
+        page.wait("document.querySelectorAll('.chats .chat').length === 2")
+        assert page.eval("document.querySelector('#log').innerText") == before
+
+        # A long answer, stopped: the engine is told.
+        page.click("#open-settings")
+        page.fill("#schema", '{"type": "array", "items": {"type": "integer"}, "minItems": 3000}')
+        page.click("#save-settings")
+        was = counted(server, key)
+        ask(page, "Count")
+        page.wait("document.querySelector('.composer.busy') && "
+                  "(e => e && e.textContent.length > 30)(document.querySelector('.message:last-child .answer'))")
+        page.click("#send")
+        page.wait(IDLE)
+        assert page.text(".message:last-child .notice") == "Stopped."
+        end = time.monotonic() + 20
+        while was is not None and time.monotonic() < end:
+            now = counted(server, key)
+            if now["deepinfer:requests_cancelled_total"] > was["deepinfer:requests_cancelled_total"]:
+                break
+            time.sleep(0.05)
+        else:
+            assert was is None, "the engine was never told"
+        if was is not None:
+            event = "deepinfer:server_events_total/disconnect"
+            assert now[event] == was[event] + 1, (was, now)
+        quiet(page, "401")
+        page.close()
 
 
 try:
