@@ -67,25 +67,31 @@ static char *record_line(const di_options *o, const char *id, const char *hash) 
     return line;
 }
 
-static bool make_key(const di_options *o, const char *path, di_error *err) {
-    char token[DI_KEY_TOKEN_BYTES], hash[DI_KEY_TOKEN_BYTES * 2];
-    if (o->num_arguments < 2) {
-        return di_fail(err, DI_ERR_ARGUMENT, "key new needs an id: deepinfer key new ID");
-    }
-    const char *id = o->arguments[1];
-    if (!di_key_make(id, token, hash, err)) {
-        return false;
-    }
+static bool add_record(const di_options *o, const char *path, const char *id, const char *hash,
+                       di_error *err) {
     char *line = record_line(o, id, hash);
     if (!line) {
         return di_fail(err, DI_ERR_ARGUMENT, "a text given for the key is not valid UTF-8");
     }
     bool ok = di_keys_append(path, line, err);
     free(line);
+    return ok;
+}
+
+/* A new record, or a new secret of one that is there. */
+static bool make_key(const di_options *o, const char *path, bool renew, di_error *err) {
+    char token[DI_KEY_TOKEN_BYTES], hash[DI_KEY_TOKEN_BYTES * 2];
+    if (o->num_arguments < 2) {
+        return di_fail(err, DI_ERR_ARGUMENT, "key %s needs an id: deepinfer key %s ID",
+                       o->arguments[0], o->arguments[0]);
+    }
+    const char *id = o->arguments[1];
+    int keep = o->values[DI_OPT_DROP_OLD].flag ? 0 : DI_KEY_HASHES - 1;
+    bool ok =
+        di_key_make(id, token, hash, err) &&
+        (renew ? di_keys_add_hash(path, id, hash, keep, err) : add_record(o, path, id, hash, err));
     if (ok) {
-        fprintf(stderr,
-                "deepinfer: '%s' was added to %s. This is its key, which is shown only now:\n", id,
-                path);
+        fprintf(stderr, "deepinfer: %s has a new key for '%s'. It is shown only now:\n", path, id);
         ok = di_cli_write(token, strlen(token), err) && di_cli_write("\n", 1, err);
     }
     memset(token, 0, sizeof token);
@@ -191,13 +197,16 @@ int di_command_key(const di_options *o) {
     di_error err = {0};
     bool ok;
     if (strcmp(what, "new") == 0) {
-        ok = make_key(o, path, &err);
+        ok = make_key(o, path, false, &err);
+    } else if (strcmp(what, "renew") == 0) {
+        ok = make_key(o, path, true, &err);
     } else if (o->num_arguments == 1 && strcmp(what, "list") == 0) {
         ok = list_keys(path, &err);
     } else if (o->num_arguments == 1 && strcmp(what, "check") == 0) {
         ok = check_keys(o, path, &err);
     } else {
-        di_fail(&err, DI_ERR_ARGUMENT, "key: '%s' is not known, allowed: new ID, list, check",
+        di_fail(&err, DI_ERR_ARGUMENT,
+                "key: '%s' is not known, allowed: new ID, renew ID, list, check",
                 o->arguments[o->num_arguments - 1]);
         (void)di_cli_fail(&err);
         return DI_EXIT_USAGE;

@@ -190,14 +190,16 @@ const di_command di_command_table[] = {
     {
         .bit = IN_KEY,
         .name = "key",
-        .arguments = "new ID | list | check",
+        .arguments = "new ID | renew ID | list | check",
         .min_arguments = 1,
         .max_arguments = 2,
         .summary = "make, list and check the API keys of a server",
         .details =
             "'new ID' draws a key, adds its record with the limits given here to the file (which "
             "is made if it is not there, readable to its owner alone), and prints the key. That is "
-            "the only time it is seen: the file keeps a salted hash. 'list' prints the records. "
+            "the only time it is seen: the file keeps a salted hash. 'renew ID' draws another "
+            "secret "
+            "for a record; the old ones go on until --drop-old. 'list' prints the records. "
             "'check' reads the file and names its faults; with --stdin also a key, and says whose "
             "it is and whether it would be let in.\n"
             "A running server reads the file again at SIGHUP. To change limits or to take a key "

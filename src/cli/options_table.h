@@ -174,6 +174,8 @@ OPTION(ADMIN, "admin", 0, FLAG, 0, 0, "no", "", false, IN_KEY,
 OPTION(EXPIRES, "expires", 0, TEXT, 0, 0, "never", "DATE", false, IN_KEY,
        "When the key ends: 2027-01-31, or 2027-01-31T12:00:00Z.")
 OPTION(NOTE, "note", 0, TEXT, 0, 0, "", "TEXT", false, IN_KEY, "A remark in the file.")
+OPTION(DROP_OLD, "drop-old", 0, FLAG, 0, 0, "no", "", false, IN_KEY,
+       "renew: the key's earlier secrets are not let in any more.")
 OPTION(KEY_STDIN, "stdin", 0, FLAG, 0, 0, "no", "", false, IN_KEY,
        "check: read a whole key from standard input and tell whether it would be let in.")
 

@@ -44,6 +44,9 @@ void di_key_hash(const uint8_t salt[DI_KEY_SALT_BYTES], di_str secret,
 /* Whether a whole key is of the form "sk-di-ID-SECRET"; where its parts lie. */
 bool di_key_token_split(di_str token, di_str *id, di_str *secret);
 
+/* A file's text, freed with di_free, "" if it is empty; refused if others may read or change it. */
+bool di_key_file_read(const char *path, char **text, size_t *size, di_error *err);
+
 /* The name of a file in messages: what is behind its last slash. */
 const char *di_key_file_name(const char *path);
 

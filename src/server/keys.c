@@ -1,19 +1,14 @@
-/* The current set of API keys, admission, and adding to the file: see keys.h. */
+/* The current set of API keys, and admission: see keys.h. */
 #include "server/keys.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/buffer.h"
 #include "base/file.h"
 #include "server/key_file.h"
 
@@ -43,7 +38,7 @@ static bool check_mode(const char *path, di_error *err) {
 }
 
 /* An empty file is a set of no keys, of which nobody has one. */
-static bool read_text(const char *path, char **text, size_t *size, di_error *err) {
+bool di_key_file_read(const char *path, char **text, size_t *size, di_error *err) {
     struct stat s;
     if (!check_mode(path, err)) {
         return false;
@@ -62,7 +57,7 @@ static di_key_set *read_set(const char *path, di_error *err) {
     }
     char *text;
     size_t size;
-    if (!read_text(path, &text, &size, err)) {
+    if (!di_key_file_read(path, &text, &size, err)) {
         return NULL;
     }
     di_key_set *set = di_key_set_parse(text, size, di_key_file_name(path), err);
@@ -280,64 +275,4 @@ const char *di_key_cache_salt(const di_key *key, di_str client_salt,
                  salt);
     }
     return out;
-}
-
-/* ---- adding to the file -----------------------------------------------------------------------*/
-
-static bool write_whole(int fd, const char *data, size_t size) {
-    for (size_t done = 0; done < size;) {
-        ssize_t n = write(fd, data + done, size - done);
-        if (n < 0 && errno != EINTR) {
-            return false;
-        }
-        done += n > 0 ? (size_t)n : 0;
-    }
-    return true;
-}
-
-/* Under the file's lock: checks what the file would be, and appends in place, so that owner, mode
- * and links stay. */
-static bool append_locked(int fd, const char *path, const char *line, di_error *err) {
-    struct stat s;
-    char *old = NULL;
-    size_t old_size = 0;
-    di_buffer added = {0}, whole = {0};
-    if (fstat(fd, &s) != 0) {
-        return di_fail_errno(err, "%s", path);
-    }
-    bool ok = read_text(path, &old, &old_size, err);
-    if (ok) {
-        ok = (old_size == 0 || old[old_size - 1] == '\n' ||
-              di_buffer_append(&added, "\n", 1, err)) &&
-             di_buffer_append_text(&added, line, err) && di_buffer_append(&added, "\n", 1, err) &&
-             di_buffer_append(&whole, old, old_size, err) &&
-             di_buffer_append(&whole, added.data, added.size, err);
-    }
-    if (ok) {
-        di_key_set *set = di_key_set_parse(whole.data, whole.size, di_key_file_name(path), err);
-        ok = set != NULL;
-        di_key_set_release(set);
-    }
-    if (ok && !(write_whole(fd, added.data, added.size) && fsync(fd) == 0)) {
-        ok = di_fail_errno(err, "%s", path);
-        (void)!ftruncate(fd, s.st_size);
-    }
-    di_free(old);
-    di_buffer_free(&added);
-    di_buffer_free(&whole);
-    return ok;
-}
-
-bool di_keys_append(const char *path, const char *line, di_error *err) {
-    if (!di_key_crypto_start(err)) {
-        return false;
-    }
-    int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
-    if (fd < 0) {
-        return di_fail_errno(err, "%s", path);
-    }
-    bool ok = flock(fd, LOCK_EX) == 0 ? append_locked(fd, path, line, err)
-                                      : di_fail_errno(err, "%s: cannot be locked", path);
-    close(fd);
-    return ok;
 }

@@ -125,6 +125,11 @@ bool di_key_id_check(const char *id, di_error *err);
  * if it is not there. The whole file with the line is checked first, and replaced in one step. */
 bool di_keys_append(const char *path, const char *line, di_error *err);
 
+/* Puts one more hash into the record of that id, so that its old secrets and the new one open it;
+ * at most `keep` of the newest old ones stay (0: the new one alone). The file is replaced in one
+ * step, mode and owner stay. DI_ERR_ARGUMENT: there is no such id. */
+bool di_keys_add_hash(const char *path, const char *id, const char *hash, int keep, di_error *err);
+
 /* The i-th record of the set as it is now, in the file's order, to be released; NULL behind the
  * last. For listing. */
 const di_key *di_keys_at(di_keys *keys, size_t i);

@@ -4,6 +4,7 @@ import json
 import os
 import stat
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 sys.path.insert(0, "tests/support")
 from cli import complains, deepinfer, main, succeeds, test
@@ -65,6 +66,43 @@ def test_list_shows_limits_and_no_secrets(folder):
     lines = out.splitlines()
     assert len(lines) == 2 and "requests/min 60" in lines[0] and "admin" in lines[0], out
     assert "expired" in lines[1] and "blake2b" not in out, out
+
+
+@test
+def test_renew_lets_old_and_new_secrets_in_until_the_old_are_dropped(folder):
+    path = folder / "keys.jsonl"
+    path.write_text("# mine\n\n")
+    os.chmod(path, 0o640)
+    tokens = [new(path, "alice", "--concurrency", "3")]
+    bob = new(path, "bob")
+    renew = lambda *options: succeeds(
+        deepinfer("key", "renew", "alice", "--api-key-file", path, *options)).out.strip()
+    is_in = lambda token: deepinfer("key", "check", "--stdin", "--api-key-file", path,
+                                    stdin=token).status == 0
+    for _ in range(5):
+        tokens.append(renew())
+    assert [is_in(t) for t in tokens] == [False, False, True, True, True, True]
+    tokens.append(renew("--drop-old"))
+    assert [is_in(t) for t in tokens] == [False] * 6 + [True] and is_in(bob)
+    text = path.read_text()
+    assert text.startswith("# mine\n\n") and '"concurrency":3' in text, text
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o640
+    assert os.listdir(folder) == ["keys.jsonl"]
+    complains(deepinfer("key", "renew", "carol", "--api-key-file", path), 1, "carol")
+    assert path.read_text() == text
+
+
+@test
+def test_keys_made_at_once_are_all_there(folder):
+    path = folder / "keys.jsonl"
+    new(path, "alice")
+    with ThreadPoolExecutor(8) as pool:
+        jobs = [pool.submit(new, path, f"k{i}") for i in range(24)]
+        jobs += [pool.submit(deepinfer, "key", "renew", "alice", "--api-key-file", path)
+                 for _ in range(8)]
+        for job in jobs:
+            job.result()
+    assert succeeds(deepinfer("key", "check", "--api-key-file", path)).out == "25 keys, no fault\n"
 
 
 @test
