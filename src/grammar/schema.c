@@ -485,6 +485,7 @@ void di_schema_destroy(di_schema *s) {
     di_free(s->shapes);
     di_free(s->rules);
     di_free(s->rule_list);
+    di_free(s->node_list);
     di_doc_free(&s->doc);
     di_free(s);
 }

@@ -42,7 +42,8 @@ typedef enum rule_kind {
     RULE_PROPERTY,   /* the member `name` is `value` */
     RULE_REQUIRED,   /* the member `name` is there */
     RULE_PATTERN,    /* members whose name is in `text` are `value` */
-    RULE_ADDITIONAL, /* members that schema `node` neither names nor has a pattern for */
+    RULE_ADDITIONAL, /* members that schema `node` neither names nor has a pattern for; or, of
+                        unevaluatedProperties, none of node_list[low .. low + high) */
     RULE_NAMES,      /* names are in `text` */
     RULE_EXISTS,     /* a member of which ADDITIONAL (text = NONE) or PATTERN speaks is `value` */
     RULE_MEMBERS,    /* low to high of them */
@@ -118,8 +119,8 @@ typedef struct object_table {
     di_term allowed_names; /* TEXT if any */
     uint32_t low, high;
     struct additional {
-        uint32_t node;
-        uint32_t patterns; /* bits of the patterns that take a name out */
+        uint32_t node, first, count; /* of node_list; count 0: node alone */
+        uint32_t patterns;           /* bits of the patterns that take a name out */
         lit value;
     } * additional;
     uint32_t num_additional;
@@ -222,6 +223,8 @@ struct di_schema {
     size_t num_rules, cap_rules;
     uint32_t *rule_list;
     size_t num_rule_list, cap_rule_list;
+    uint32_t *node_list; /* schemas that rules speak of together */
+    size_t num_node_list, cap_node_list;
     int depth;
     int making;     /* demands whose shapes are being made */
     uint64_t steps; /* of combining shapes and searching values; bounded */

@@ -378,36 +378,6 @@ static bool add_dependency(di_schema *s, uint32_t entry, bool negated, shapes *l
 
 /* ---- a schema ---- */
 
-static bool unevaluated(di_schema *s, uint32_t schema, uint32_t node, shape *x) {
-    static const char *const others[] = {
-        "allOf", "anyOf",   "oneOf", "if", "$ref", "$dynamicRef", "dependentSchemas",
-        "not",   "contains"};
-    if (is_true(s, node)) {
-        return true;
-    }
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        if (di_doc_member(&s->doc, schema, others[i]) != DI_DOC_NONE) {
-            char why[80];
-            snprintf(why, sizeof why, "beside \"%s\" is not supported", others[i]);
-            return schema_unsupported(s, node, why);
-        }
-    }
-    /* Alone it is what `additionalProperties` or `items` would be, if they are not there. */
-    if (key_is(at(s, node), "unevaluatedProperties")) {
-        return di_doc_member(&s->doc, schema, "additionalProperties") != DI_DOC_NONE ||
-               schema_add_rule(
-                   s, x,
-                   schema_named_rule(s, RULE_ADDITIONAL, schema, NULL, 0, LIT(LIT_SCHEMA, node)));
-    }
-    uint32_t items = di_doc_member(&s->doc, schema, "items");
-    if (items != DI_DOC_NONE && at(s, items)->type != DI_DOC_ARRAY) {
-        return true;
-    }
-    rule r = schema_ranged_rule(RULE_ITEMS, node, schema_prefix_length(s, schema), 0);
-    r.value = LIT(LIT_SCHEMA, node);
-    return schema_add_rule(s, x, r);
-}
-
 /* In strict mode what `properties` or `prefixItems` do not name is forbidden. */
 static bool add_strict(di_schema *s, uint32_t schema, shape *x) {
     bool named = di_doc_member(&s->doc, schema, "properties") != DI_DOC_NONE;
@@ -437,12 +407,6 @@ static bool simple_keywords(di_schema *s, uint32_t schema, shape *x) {
         di_term set = DI_TERM_NONE;
         if (key_is(at(s, i), "type")) {
             if (!schema_add_types(s, i, false, x)) {
-                return false;
-            }
-            continue;
-        }
-        if (key_is(at(s, i), "unevaluatedProperties") || key_is(at(s, i), "unevaluatedItems")) {
-            if (!unevaluated(s, schema, i, x)) {
                 return false;
             }
             continue;
@@ -504,6 +468,9 @@ static bool branching_keyword(di_schema *s, uint32_t schema, uint32_t node, shap
     }
     if (key_is(n, "const")) {
         return schema_and_literal(s, list, LIT(LIT_EQUALS, node));
+    }
+    if (key_is(n, "unevaluatedProperties") || key_is(n, "unevaluatedItems")) {
+        return is_true(s, node) || schema_unevaluated(s, schema, node, list);
     }
     if (key_is(n, "not")) {
         return schema_and_literal(s, list, LIT(LIT_NOT_SCHEMA, node));

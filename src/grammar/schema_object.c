@@ -191,11 +191,15 @@ static bool matches(di_schema *s, di_term x, const object_name *name) {
     return x != DI_TERM_NONE && di_term_nullable(s->t, x);
 }
 
+/* How many schemas an ADDITIONAL rule speaks of together, and which. */
+static uint32_t num_nodes(const rule *r) {
+    return r->kind == RULE_ADDITIONAL && r->high != DI_TERM_UNBOUNDED ? r->high : 0;
+}
+
 /* The bits of the patterns that the patternProperties of a schema have. */
-static bool schema_patterns(builder *b, const rule *r, uint32_t *bits) {
+static bool schema_patterns(builder *b, const rule *r, uint32_t schema, uint32_t *bits) {
     di_schema *s = b->s;
-    *bits = 0;
-    uint32_t node = di_doc_member(&s->doc, r->node, "patternProperties");
+    uint32_t node = di_doc_member(&s->doc, schema, "patternProperties");
     if (node == DI_DOC_NONE || s->doc.nodes[node].type != DI_DOC_OBJECT) {
         return true;
     }
@@ -247,12 +251,14 @@ static bool read_additional(builder *b, const rule *r) {
         return schema_no_memory(b->s);
     }
     o->additional = grown;
-    uint32_t bits = 0;
-    if (!schema_patterns(b, r, &bits)) {
-        return false;
+    uint32_t bits = 0, count = num_nodes(r);
+    bool ok = count > 0 || schema_patterns(b, r, r->node, &bits);
+    for (uint32_t i = 0; ok && i < count; i++) {
+        ok = schema_patterns(b, r, b->s->node_list[r->low + i], &bits);
     }
-    o->additional[o->num_additional++] = (struct additional){r->node, bits, r->value};
-    return true;
+    o->additional[o->num_additional] = (struct additional){r->node, r->low, count, bits, r->value};
+    o->num_additional += ok;
+    return ok;
 }
 
 static bool read_exists(builder *b, const rule *r) {
@@ -265,8 +271,8 @@ static bool read_exists(builder *b, const rule *r) {
     o->exists[o->num_exists].node = r->node;
     o->exists[o->num_exists].value = r->value;
     uint32_t bits = 0, index = 0;
-    bool ok =
-        r->text == DI_TERM_NONE ? schema_patterns(b, r, &bits) : add_pattern(b, r, r->text, &index);
+    bool ok = r->text == DI_TERM_NONE ? schema_patterns(b, r, r->node, &bits)
+                                      : add_pattern(b, r, r->text, &index);
     o->exists[o->num_exists++].patterns = r->text == DI_TERM_NONE ? bits : 1u << index;
     return ok;
 }
@@ -350,6 +356,9 @@ static bool apply_to_names(builder *b) {
     uint32_t stamp = 0;
     for (uint32_t a = 0; ok && a < o->num_additional; a++) {
         mark_named(b, o->additional[a].node, ++stamp);
+        for (uint32_t k = 0; k < o->additional[a].count; k++) {
+            mark_named(b, b->s->node_list[o->additional[a].first + k], stamp);
+        }
         for (uint32_t i = 0; ok && i < o->num_names; i++) {
             if (b->mark[i] != stamp && !(bits[i] & o->additional[a].patterns)) {
                 ok = add_literal(b, i, o->additional[a].value);

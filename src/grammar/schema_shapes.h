@@ -54,6 +54,11 @@ bool schema_is_dependency(const di_doc_node *n);
 bool schema_is_ref(const di_doc_node *n);
 bool schema_positive(di_schema *s, uint32_t schema, shapes *out);
 
+/* ---- schema_unevaluated.c ---- */
+
+/* Multiplies list by what the keyword at node, of the schema, says. */
+bool schema_unevaluated(di_schema *s, uint32_t schema, uint32_t node, shapes *list);
+
 /* ---- schema_not.c ---- */
 
 bool schema_negative(di_schema *s, uint32_t schema, shapes *out);
