@@ -72,14 +72,93 @@ static bool read_rules(di_schema *s, const shape *x, array_table *a, const rule 
     return true;
 }
 
+/* ---- uniqueItems ---- */
+
+/* The list of values that a schema gives, DI_DOC_NONE if it gives none. */
+static uint32_t listed_values(di_schema *s, uint32_t node, int depth) {
+    uint32_t found = di_doc_member(&s->doc, node, "enum");
+    if (found != DI_DOC_NONE && s->doc.nodes[found].type == DI_DOC_ARRAY) {
+        return found;
+    }
+    uint32_t ref = di_doc_member(&s->doc, node, "$ref"), target;
+    if (ref != DI_DOC_NONE && depth < 16 && s->doc.nodes[ref].type == DI_DOC_STRING &&
+        schema_resolve(s, ref, &target)) {
+        return listed_values(s, target, depth + 1);
+    }
+    return DI_DOC_NONE;
+}
+
+/* Whether two values of a list are one: a demand for both can be met. */
+static bool same_value(di_schema *s, uint32_t a, uint32_t b) {
+    const di_doc_node *x = &s->doc.nodes[a], *y = &s->doc.nodes[b];
+    if (x->type != y->type) {
+        return false;
+    }
+    if (x->type == DI_DOC_STRING) {
+        return x->size == y->size && memcmp(x->text, y->text, x->size) == 0;
+    }
+    lit both[2] = {LIT(LIT_EQUALS, a), LIT(LIT_EQUALS, b)};
+    demand d = schema_demand(s, both, 2);
+    return d != UINT32_MAX && schema_inhabited(s, d);
+}
+
+static bool set_choices(di_schema *s, uint32_t list, array_table *a) {
+    a->choices = di_calloc(SCHEMA_MAX_UNIQUE, sizeof *a->choices);
+    if (!a->choices) {
+        return schema_no_memory(s);
+    }
+    for (uint32_t i = s->doc.nodes[list].first; i != DI_DOC_NONE; i = s->doc.nodes[i].next) {
+        bool have = false;
+        for (uint32_t k = 0; k < a->num_choices && !have; k++) {
+            have = same_value(s, a->choices[k] >> 2, i);
+        }
+        if (!have) {
+            a->choices[a->num_choices++] = LIT(LIT_EQUALS, i);
+        }
+    }
+    return schema_check(s);
+}
+
+/* Only over a list of values that is not too long: the state knows which have come. */
+static bool make_unique(di_schema *s, const shape *x, const rule *unique, array_table *a) {
+    uint32_t list = DI_DOC_NONE;
+    for (uint32_t i = 0; i < x->count && list == DI_DOC_NONE; i++) {
+        const rule *r = rule_at(s, x, i);
+        if (r->kind == RULE_ITEMS && r->low == 0 && r->value < LIT_TRUE &&
+            (r->value & 3) == LIT_SCHEMA) {
+            list = listed_values(s, r->value >> 2, 0);
+        }
+    }
+    if (!schema_check(s)) {
+        return false;
+    }
+    bool finite = list != DI_DOC_NONE && s->doc.nodes[list].count <= SCHEMA_MAX_UNIQUE &&
+                  a->num_prefix == 0 && a->num_contains == 0;
+    return finite ? set_choices(s, list, a)
+                  : schema_unsupported(s, unique->node,
+                                       "is enforced over an enum of at most 64 values alone");
+}
+
+/* How many of the choices an element can be. */
+static uint32_t possible_choices(di_schema *s, const array_table *a) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < a->num_choices; i++) {
+        demand d = schema_demand_and(s, a->rest, a->choices[i]);
+        count += d != UINT32_MAX && schema_inhabited(s, d);
+    }
+    return count;
+}
+
+/* ---- tables ---- */
+
 bool schema_array(di_schema *s, const shape *x, uint32_t *table) {
     array_table a = {.high = DI_TERM_UNBOUNDED};
     const rule *unique;
     if (!read_rules(s, x, &a, &unique)) {
         return false;
     }
-    if (unique && a.high > 1 &&
-        !schema_unsupported(s, unique->node, "cannot be enforced from left to right")) {
+    if (unique && a.high > 1 && !make_unique(s, x, unique, &a)) {
+        di_free(a.choices);
         return false;
     }
     array_table *arrays = di_grow(s->arrays, s->num_arrays, &s->cap_arrays, sizeof *arrays);
@@ -87,6 +166,7 @@ bool schema_array(di_schema *s, const shape *x, uint32_t *table) {
     if (!arrays || !a.prefix) {
         s->arrays = arrays ? arrays : s->arrays;
         di_free(a.prefix);
+        di_free(a.choices);
         return schema_no_memory(s);
     }
     s->arrays = arrays;
@@ -112,6 +192,10 @@ static uint32_t longest(di_schema *s, uint32_t table) {
     uint32_t i = 0;
     while (i < a.num_prefix && i < a.high && schema_inhabited(s, a.prefix[i])) {
         i++;
+    }
+    if (a.choices) {
+        uint32_t most = possible_choices(s, &a);
+        return a.high < most ? a.high : most;
     }
     if (i == a.num_prefix && i < a.high && schema_inhabited(s, a.rest)) {
         return a.high;
@@ -166,6 +250,12 @@ bool schema_array_demands(di_schema *s, uint32_t table, demand_fn f, void *conte
         return false;
     }
     array_table a = s->arrays[table];
+    for (uint32_t i = 0; i < a.num_choices; i++) {
+        demand d = schema_demand_and(s, a.rest, a.choices[i]);
+        if (d == UINT32_MAX || !f(s, d, context)) {
+            return false;
+        }
+    }
     for (uint32_t i = 0; i <= a.num_prefix && i < a.high; i++) {
         if (!f(s, element(&a, i), context)) {
             return false;
@@ -186,13 +276,14 @@ bool schema_array_demands(di_schema *s, uint32_t table, demand_fn f, void *conte
 /* ---- states ---- */
 
 static bool same_state(const array_state *a, const array_state *b) {
-    return a->table == b->table && a->count == b->count &&
+    return a->table == b->table && a->count == b->count && a->used == b->used &&
            memcmp(a->found, b->found, sizeof a->found) == 0;
 }
 
 /* UINT32_MAX after an error. */
 static uint32_t intern_state(di_schema *s, const array_state *x) {
-    uint32_t hash = x->table * 0x9E3779B9u ^ x->count * 0x85EBCA6Bu;
+    uint32_t hash = x->table * 0x9E3779B9u ^ x->count * 0x85EBCA6Bu ^
+                    (uint32_t)((x->used ^ x->used >> 32) * 0xC2B2AE35u);
     for (int c = 0; c < SCHEMA_MAX_CONTAINS; c++) {
         hash = hash * 31 + x->found[c];
     }
@@ -266,6 +357,27 @@ static di_term element_term(di_schema *s, const array_state *x, unsigned choices
                        di_term_special(s->t, DI_KIND_LAZY, LAZY_ARRAY, state, 0));
 }
 
+/* The next element, one of the choices that have not come. */
+static di_term unique_term(di_schema *s, const array_state *x) {
+    const array_table a = s->arrays[x->table];
+    size_t mark = s->t->num_scratch;
+    for (uint32_t i = 0; i < a.num_choices; i++) {
+        demand d = x->used >> i & 1 ? UINT32_MAX : schema_demand_and(s, a.rest, a.choices[i]);
+        if (d == UINT32_MAX || !schema_inhabited(s, d)) {
+            continue;
+        }
+        array_state next = *x;
+        next.count++;
+        next.used |= 1ull << i;
+        uint32_t state = intern_state(s, &next);
+        if (state != UINT32_MAX) {
+            di_term rest = di_term_special(s->t, DI_KIND_LAZY, LAZY_ARRAY, state, 0);
+            di_terms_push(s->t, di_term_cat(s->t, schema_value(s, d), rest));
+        }
+    }
+    return di_terms_take_alt(s->t, mark);
+}
+
 di_term schema_array_start(di_schema *s, uint32_t table) {
     if (!settle(s, table)) {
         return DI_TERM_NONE;
@@ -290,9 +402,10 @@ di_term schema_array_expand(di_schema *s, uint32_t id, bool first) {
         close = di_term_cat(t, space, di_term_byte(t, ']', ']'));
     }
     if (a.high == DI_TERM_UNBOUNDED || x.count < a.high) {
-        for (unsigned choices = 0; choices < 1u << a.num_contains; choices++) {
+        for (unsigned choices = 0; !a.choices && choices < 1u << a.num_contains; choices++) {
             elements = di_term_alt2(t, elements, element_term(s, &x, choices));
         }
+        elements = a.choices ? unique_term(s, &x) : elements;
         di_term before = first ? space : di_term_cat3(t, space, di_term_byte(t, ',', ','), space);
         elements = di_term_cat(t, before, elements);
     }
@@ -302,6 +415,7 @@ di_term schema_array_expand(di_schema *s, uint32_t id, bool first) {
 void schema_free_arrays(di_schema *s) {
     for (size_t i = 0; i < s->num_arrays; i++) {
         di_free(s->arrays[i].prefix);
+        di_free(s->arrays[i].choices);
     }
     di_free(s->arrays);
     di_free(s->array_states);

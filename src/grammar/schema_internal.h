@@ -13,6 +13,7 @@ enum {
     SCHEMA_MAX_LITERALS = 64, /* of one demand */
     SCHEMA_MAX_PATTERNS = 24, /* of one object */
     SCHEMA_MAX_CONTAINS = 4,
+    SCHEMA_MAX_UNIQUE = 64, /* values of uniqueItems, which only is enforced over a finite list */
     SCHEMA_MAX_MEMBERS = 1000, /* a bound of minProperties above it is refused */
 };
 
@@ -179,6 +180,9 @@ typedef struct array_table {
         lit value;
     } contains[SCHEMA_MAX_CONTAINS];
     uint32_t num_contains;
+    lit *choices; /* uniqueItems: the values that elements can have; NULL = any, any number of times
+                   */
+    uint32_t num_choices;
     bool settled;
 } array_table;
 
@@ -186,6 +190,7 @@ typedef struct array_state {
     uint32_t table;
     uint32_t count; /* elements so far, capped where it does not matter */
     uint32_t found[SCHEMA_MAX_CONTAINS];
+    uint64_t used; /* of the choices */
     di_term term;
     uint32_t hash_next;
 } array_state;

@@ -140,6 +140,34 @@ static void test_each_keyword_is_enforced(void **state) {
          {"{'n':{'n':{}}}"},
          {"{'n':{'m':{}}}"}},
         {"{'unevaluatedProperties':false,'properties':{'a':{}}}", {"{'a':1}"}, {"{'b':1}"}},
+        {"{'type':'array','uniqueItems':true,'items':{'enum':['a','b',1,1.0,[1],null]}}",
+         {"[]", "['a',1,'b']", "[[1],null]", "['b',1.0]"},
+         {"['a','a']", "[1,'b',1]", "[1,1.0]", "[null,'a',null]", "[[1],[1]]", "['c']"}},
+        {"{'type':'array','uniqueItems':true,'minItems':2,'items':{'$ref':'#/$defs/"
+         "e','maxLength':1},"
+         "'$defs':{'e':{'enum':['a','b','cc']}}}",
+         {"['a','b']", "['b','a']"},
+         {"['a']", "['a','cc']", "['a','b','a']"}},
+        {"{'allOf':[{'properties':{'a':{'type':'integer'}}}],'properties':{'b':{}},"
+         "'unevaluatedProperties':false}",
+         {"{'b':2,'a':1}", "{'b':2}", "{}", "7"},
+         {"{'c':1}", "{'a':'x'}"}},
+        {"{'type':'object','properties':{'k':{'enum':['x','y']}},'required':['k'],'if':{'"
+         "properties':"
+         "{'k':{'const':'x'}}},'then':{'properties':{'p':{}}},'else':{'patternProperties':{'^q':{}}"
+         "},"
+         "'unevaluatedProperties':false}",
+         {"{'k':'x','p':1}", "{'k':'y','qq':1}"},
+         {"{'k':'x','q':1}", "{'k':'y','p':1}", "{'k':'x','z':1}"}},
+        {"{'anyOf':[{'properties':{'a':{'const':1}},'required':['a']},{'properties':{'b':{'const':"
+         "2}},"
+         "'required':['b']}],'unevaluatedProperties':{'type':'null'}}",
+         {"{'a':1}", "{'a':1,'b':2}", "{'b':2,'c':null}", "{'a':1,'b':null}"},
+         {"{'a':1,'b':3}", "{'a':1,'c':1}", "{}"}},
+        {"{'prefixItems':[{'type':'integer'}],'allOf':[{'prefixItems':[true,{'type':'string'}]}],"
+         "'unevaluatedItems':false}",
+         {"[1,'a']", "[1]", "[]"},
+         {"[1,'a',2]", "['a']", "[1,2]"}},
     };
     CHECK(rows);
 }
