@@ -26,6 +26,9 @@ enum { DI_CONFIG_DEAD = 0, DI_STACK_BOTTOM = 0 };
 /* Items of a configuration: stacks that live side by side. */
 #define DI_MACHINE_MAX_ITEMS 1024
 
+/* Terms of which it is remembered what stands for them. */
+#define DI_MACHINE_ALIKE 256
+
 typedef struct di_frame {
     di_term next;
     uint32_t below;
@@ -81,6 +84,9 @@ typedef struct di_machine {
     uint32_t set_buckets[256];
     size_t mask_bytes; /* of config masks and token sets */
     uint64_t walked;   /* trie nodes looked at, ever */
+    struct di_alike {
+        di_term of, to;
+    } alike[DI_MACHINE_ALIKE]; /* terms and what stands for them in masks, by term */
 } di_machine;
 
 /* Fills in an empty machine: terms, but no root yet. */

@@ -12,7 +12,7 @@
 #include "base/alloc.h"
 #include "grammar/machine.h"
 
-enum { MAX_IDS = 1024, MAX_OPEN_STATES = 48 };
+enum { MAX_IDS = 1024, MAX_OPEN_STATES = 48, MAX_OPERANDS = 64 };
 
 static inline void allow(const di_vocab *v, int32_t token, uint32_t *words) {
     for (; token >= 0; token = v->same[token]) {
@@ -140,6 +140,69 @@ static bool add_point(di_terms *t, di_token_set *set, size_t *capacity, uint32_t
     return true;
 }
 
+/* ---- characters that leave a term as it is ---- */
+
+enum { NUM_LOOPS = 64, SMALL_SUBTREE = 12 };
+
+/* What was found about some terms during a walk. */
+typedef struct loop_cache {
+    struct {
+        di_term term;
+        uint64_t classes;
+    } of[NUM_LOOPS];
+} loop_cache;
+
+/* Whether every byte low..high, and what must follow it to make a character, leads from x to y. */
+static bool leads_back(di_terms *t, di_term x, uint8_t low, uint8_t high, int more, di_term y) {
+    const di_term_row *row = di_term_make_row(t, x);
+    if (!row) {
+        return false;
+    }
+    for (unsigned b = low; b <= high; b++) {
+        if (b > low && row->map->of[b] == row->map->of[b - 1]) {
+            continue;
+        }
+        di_term z = di_term_step(t, x, (uint8_t)b);
+        if (more > 0 ? z == DI_TERM_NONE || !leads_back(t, z, 0x80, 0xBF, more - 1, y) : z != y) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The classes of characters none of which changes the term: below them a trie need not be walked.
+ * A letter tells whether it is worth asking. */
+static uint64_t loops_of(di_terms *t, di_term x, loop_cache *cache) {
+    uint32_t at = x % NUM_LOOPS;
+    if (cache->of[at].term == x) {
+        return cache->of[at].classes;
+    }
+    uint64_t in = 0, out = 1ull << DI_CLASS_NONE;
+    if (di_term_step(t, x, 'e') == x) {
+        for (unsigned b = 0; b < 0xF5; b++) {
+            int class = di_character_class((uint8_t)b);
+            if (out >> class & 1) {
+                continue;
+            }
+            di_character_form f = di_character_form_of((uint8_t)b);
+            di_term y = di_term_step(t, x, (uint8_t)b);
+            bool same = f.more ? y != DI_TERM_NONE && leads_back(t, y, f.low, f.high, f.more - 1, x)
+                               : y == x;
+            *(same ? &in : &out) |= 1ull << class;
+        }
+    }
+    cache->of[at].term = x;
+    cache->of[at].classes = in & ~out;
+    return in & ~out;
+}
+
+static void allow_subtree(const di_vocab *v, const di_trie *trie, uint32_t node, uint32_t *words) {
+    uint32_t end = trie->before[trie->nodes[node].end];
+    for (uint32_t i = trie->before[node]; i < end; i++) {
+        allow(v, trie->order[i], words);
+    }
+}
+
 /* Walks a whole trie along the derivatives of a term. */
 static uint64_t walk_term(di_terms *t, const di_vocab *v, int which, di_term x, di_token_set *set) {
     const di_trie *trie = &v->tries[which];
@@ -147,6 +210,7 @@ static uint64_t walk_term(di_terms *t, const di_vocab *v, int which, di_term x, 
     di_term path[DI_VOCAB_MAX_TOKEN_BYTES + 1];
     size_t capacity = set->num_points;
     uint64_t walked = 0;
+    loop_cache cache = {0}; /* of DI_TERM_NONE, which nobody asks about */
     path[0] = x;
     for (uint32_t i = 0; i < trie->num_nodes && t->fault.code == DI_OK;) {
         const di_trie_node *n = &nodes[i];
@@ -157,6 +221,11 @@ static uint64_t walk_term(di_terms *t, const di_vocab *v, int which, di_term x, 
             continue;
         }
         path[n->depth + 1] = y;
+        if (n->end > i + SMALL_SUBTREE && !(trie->below[i] & ~loops_of(t, y, &cache))) {
+            allow_subtree(v, trie, i, set->words); /* and what ends in it adds nothing */
+            i = n->end;
+            continue;
+        }
         if (n->token >= 0) {
             allow(v, n->token, set->words);
         }
@@ -258,20 +327,111 @@ void di_machine_drop_masks(di_machine *m) {
     m->mask_bytes = 0;
 }
 
-/* A string whose bounds of length lie beyond the longest token looks to all tokens like one with
- * other such bounds: they share a token set. */
-static di_term representative(di_machine *m, di_term x) {
-    di_terms *t = &m->terms;
+/* ---- terms that look alike to every token ---- */
+
+/* More characters than a text can be bound to need, at the least, to reach an end from anywhere in
+ * it; UINT32_MAX = cannot tell. */
+static uint64_t longest_way_out(const di_terms *t, di_term x) {
     const di_term_node *n = &t->nodes[x];
-    const di_term_node *text = &t->nodes[n->a];
-    if (n->kind != DI_KIND_STRING || n->b != 0 || text->kind != DI_KIND_REPEAT ||
-        text->a != DI_TERM_CHAR) {
+    switch (n->kind) {
+    case DI_KIND_EMPTY:
+    case DI_KIND_FINAL:
+        return 0;
+    case DI_KIND_BYTES:
+        return 1;
+    case DI_KIND_CAT: {
+        uint64_t sum = longest_way_out(t, n->a) + longest_way_out(t, n->b);
+        return sum < UINT32_MAX ? sum : UINT32_MAX;
+    }
+    case DI_KIND_ALT: {
+        uint64_t most = 0;
+        for (uint32_t i = 0; i < n->b && n->b <= MAX_OPERANDS; i++) {
+            uint64_t one = longest_way_out(t, t->list[n->a + i]);
+            most = one > most ? one : most;
+        }
+        return n->b <= MAX_OPERANDS ? most : UINT32_MAX;
+    }
+    case DI_KIND_REPEAT: {
+        uint64_t product = longest_way_out(t, n->a) * (n->b + 1ull);
+        return product < UINT32_MAX ? product : UINT32_MAX;
+    }
+    default:
+        return UINT32_MAX;
+    }
+}
+
+static di_term clamp(di_machine *m, di_term x, uint64_t slack, int depth);
+
+/* A repeat whose bounds lie further away than a token is long: no token can tell. `slack`: what
+ * must be left of an upper bound so that something else that holds too can still come to its end.
+ */
+static di_term clamp_repeat(di_machine *m, di_term x, uint64_t slack, bool alone) {
+    di_term_node n = m->terms.nodes[x];
+    uint32_t most = (uint32_t)m->vocab->max_bytes, low = n.b, high = n.c;
+    if (di_term_nullable(&m->terms, n.a) || !di_term_regular(&m->terms, n.a)) {
         return x;
     }
-    uint32_t most = (uint32_t)m->vocab->max_bytes, low = text->b, high = text->c;
-    low = low > most ? most + 1 : low;
-    high = high > most + low ? DI_TERM_UNBOUNDED : high;
-    return di_term_string(t, di_term_repeat(t, DI_TERM_CHAR, low, high));
+    low = alone && low > most ? most + 1 : low;
+    high = high != DI_TERM_UNBOUNDED && high > most + low + slack ? DI_TERM_UNBOUNDED : high;
+    return low == n.b && high == n.c ? x : di_term_repeat(&m->terms, n.a, low, high);
+}
+
+/* All parts hold at once. An upper bound goes if all others come to an end long before. */
+static di_term clamp_and(di_machine *m, di_term x) {
+    di_terms *t = &m->terms;
+    di_term_node n = t->nodes[x];
+    di_term parts[8];
+    for (uint32_t i = 0; i < n.b && n.b <= 8; i++) {
+        di_term part = t->list[n.a + i];
+        uint64_t slack = 0;
+        for (uint32_t k = 0; k < n.b; k++) {
+            slack += k == i ? 0 : longest_way_out(t, t->list[n.a + k]);
+        }
+        bool counts = t->nodes[part].kind == DI_KIND_REPEAT && t->nodes[part].a == DI_TERM_CHAR;
+        parts[i] = counts && slack < UINT32_MAX ? clamp_repeat(m, part, slack, false) : part;
+    }
+    return n.b <= 8 ? di_term_and(t, parts, n.b) : x;
+}
+
+static di_term clamp(di_machine *m, di_term x, uint64_t slack, int depth) {
+    di_terms *t = &m->terms;
+    di_term_node n = t->nodes[x];
+    if (depth == 0 || t->fault.code != DI_OK) {
+        return x;
+    }
+    switch (n.kind) {
+    case DI_KIND_REPEAT:
+        return clamp_repeat(m, x, slack, true);
+    case DI_KIND_CAT: {
+        di_term a = clamp(m, n.a, slack, depth - 1), b = clamp(m, n.b, slack, depth - 1);
+        return a == n.a && b == n.b ? x : di_term_cat(t, a, b);
+    }
+    case DI_KIND_ALT: {
+        di_term parts[8];
+        for (uint32_t i = 0; i < n.b && n.b <= 8; i++) {
+            parts[i] = clamp(m, t->list[n.a + i], slack, depth - 1);
+        }
+        return n.b <= 8 ? di_term_alt(t, parts, n.b) : x;
+    }
+    case DI_KIND_AND:
+        return clamp_and(m, x);
+    case DI_KIND_STRING:
+        return n.b == 0 ? di_term_string(t, clamp(m, n.a, slack, depth - 1)) : x;
+    default:
+        return x;
+    }
+}
+
+/* A term that allows the same tokens and ends at the same places in them, the same for many; what
+ * was found is kept. */
+static di_term representative(di_machine *m, di_term x) {
+    struct di_alike *known = &m->alike[x % DI_MACHINE_ALIKE];
+    if (known->of != x || x == DI_TERM_NONE) {
+        di_term to = di_term_regular(&m->terms, x) ? clamp(m, x, 0, 12) : x;
+        known->of = x;
+        known->to = m->terms.fault.code == DI_OK ? to : x;
+    }
+    return known->to;
 }
 
 /* Borrowed until the next call. */

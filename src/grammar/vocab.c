@@ -84,6 +84,82 @@ static bool build_trie(di_vocab *v, di_trie *trie, const entry *entries, size_t 
     return true;
 }
 
+/* ---- classes of characters ---- */
+
+int di_character_class(uint8_t first) {
+    static const uint8_t leads[] = {0xC2, 0xC3, 0xC4, 0xE0, 0xE1, 0xE2, 0xE3, 0xE4,
+                                    0xEA, 0xED, 0xEE, 0xEF, 0xF0, 0xF1, 0xF4, 0xF5};
+    if (first < 0x20 || first == 0x7F) {
+        return first == '\t' ? 0 : first == '\n' ? 1 : first == '\r' ? 2 : 3;
+    }
+    if (first < 0x80) {
+        return first >= '0' && first <= '9'   ? 4
+               : first >= 'A' && first <= 'Z' ? 5
+               : first >= 'a' && first <= 'z' ? 6
+               : first < '0'                  ? 7 + (first - ' ')
+               : first < 'A'                  ? 23 + (first - ':')
+               : first < 'a'                  ? 30 + (first - '[')
+                                              : 36 + (first - '{');
+    }
+    int group = -1;
+    while (group + 1 < (int)sizeof leads && first >= leads[group + 1]) {
+        group++;
+    }
+    return group < 0 || first >= 0xF5 ? DI_CLASS_NONE : 40 + group;
+}
+
+di_character_form di_character_form_of(uint8_t first) {
+    int more = first < 0x80 ? 0 : first < 0xE0 ? 1 : first < 0xF0 ? 2 : 3;
+    uint8_t low = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
+    uint8_t high = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
+    return (di_character_form){more, low, high};
+}
+
+/* The classes below a node in the middle of a character, of which `more` bytes are to come, the
+ * first of them between low and high. */
+static uint64_t below_middle(const di_trie *t, uint32_t node, int more, uint8_t low, uint8_t high) {
+    uint64_t classes = 0;
+    for (uint32_t i = node + 1; i < t->nodes[node].end; i = t->nodes[i].end) {
+        uint8_t byte = t->nodes[i].byte;
+        if (byte < low || byte > high) {
+            classes |= 1ull << DI_CLASS_NONE;
+        } else {
+            classes |= more > 1 ? below_middle(t, i, more - 1, 0x80, 0xBF) : t->below[i];
+        }
+    }
+    return classes;
+}
+
+static bool index_trie(di_trie *t, di_error *err) {
+    t->below = di_calloc(t->num_nodes + 1u, sizeof *t->below);
+    t->before = di_calloc(t->num_nodes + 1u, sizeof *t->before);
+    uint32_t count = 0;
+    for (uint32_t i = 0; t->before && i < t->num_nodes; i++) {
+        t->before[i] = count;
+        count += t->nodes[i].token >= 0;
+    }
+    t->order = di_calloc(count + 1u, sizeof *t->order);
+    if (!t->below || !t->before || !t->order) {
+        return di_fail(err, DI_ERR_NO_MEMORY, "no memory to index %u nodes", t->num_nodes);
+    }
+    t->before[t->num_nodes] = count;
+    for (uint32_t i = t->num_nodes; i-- > 0;) {
+        if (t->nodes[i].token >= 0) {
+            t->order[t->before[i]] = t->nodes[i].token;
+        }
+        for (uint32_t c = i + 1; c < t->nodes[i].end; c = t->nodes[c].end) {
+            uint8_t first = t->nodes[c].byte;
+            int class = di_character_class(first);
+            di_character_form f = di_character_form_of(first);
+            t->below[i] |= 1ull << class;
+            if (class != DI_CLASS_NONE) {
+                t->below[i] |= f.more ? below_middle(t, c, f.more, f.low, f.high) : t->below[c];
+            }
+        }
+    }
+    return true;
+}
+
 static bool mark_plain(di_vocab *v, di_error *err) {
     size_t words = (size_t)v->num_words;
     v->plain[0] = di_calloc(words * (DI_VOCAB_PLAIN_CHARS + 1), sizeof(uint32_t));
@@ -151,7 +227,7 @@ static bool build_tries(di_vocab *v, di_error *err) {
             }
         }
         qsort(entries, count, sizeof *entries, compare);
-        ok = build_trie(v, &v->tries[t], entries, count, err);
+        ok = build_trie(v, &v->tries[t], entries, count, err) && index_trie(&v->tries[t], err);
     }
     di_free(entries);
     return ok;
@@ -200,6 +276,9 @@ void di_vocab_destroy(di_vocab *v) {
     }
     for (int t = 0; t < DI_NUM_TRIES; t++) {
         di_free(v->tries[t].nodes);
+        di_free(v->tries[t].below);
+        di_free(v->tries[t].before);
+        di_free(v->tries[t].order);
     }
     if (v->strings) {
         di_token_set_clear(v->strings);

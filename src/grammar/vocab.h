@@ -36,7 +36,24 @@ typedef struct di_trie_node {
 typedef struct di_trie {
     di_trie_node *nodes;
     uint32_t num_nodes;
+    /* For skipping whole subtrees: which classes of characters stand below a node, a character
+     * beginning there; and the tokens in the order of their nodes, with the number of those before
+     * each node. */
+    uint64_t *below;  /* [num_nodes] bits of di_character_class */
+    uint32_t *before; /* [num_nodes + 1] */
+    int32_t *order;
 } di_trie;
+
+/* Characters by their first byte, so that those that patterns often tell apart are apart. */
+enum { DI_CLASS_NONE = 63 }; /* no character begins with it */
+int di_character_class(uint8_t first);
+
+/* How many bytes follow a character's first one, and between which the second lies. */
+typedef struct di_character_form {
+    int more;
+    uint8_t low, high;
+} di_character_form;
+di_character_form di_character_form_of(uint8_t first);
 
 enum {
     DI_TRIE_ALL,    /* every token */

@@ -42,6 +42,14 @@ static const char *const schemas[] = {
     "{\"not\":{\"type\":[\"object\",\"array\",\"number\"]}}",
     "{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"number\",\"minimum\":2}]}",
     "{\"format\":\"date\",\"type\":\"string\"}",
+    "{\"type\":\"string\",\"pattern\":\"^[^@]+@[a-z]+$\",\"maxLength\":40}",
+    "{\"type\":\"string\",\"pattern\":\"^(a{30}|b)+$\",\"maxLength\":45}",
+    "{\"type\":\"string\",\"pattern\":\"^.{0,3}x.{20}$\",\"minLength\":9,\"maxLength\":32}",
+    "{\"type\":\"string\",\"pattern\":\"\\\\S\",\"minLength\":20,\"maxLength\":30}",
+    "{\"type\":\"array\",\"uniqueItems\":true,\"items\":{\"enum\":[\"a\",\"ab\",1,12,null]}}",
+    "{\"anyOf\":[{\"properties\":{\"a\":{\"const\":1}},\"required\":[\"a\"]},{\"properties\":{"
+    "\"ab\":"
+    "{\"const\":2}},\"required\":[\"ab\"]}],\"unevaluatedProperties\":{\"type\":\"null\"}}",
     "{\"propertyNames\":{\"maxLength\":2},\"type\":\"object\",\"maxProperties\":2}",
 };
 
@@ -54,6 +62,16 @@ static const char *const grammars[] = {
     "root ::= .{2,4}",
     "root ::= a \"x\" | a \"xx\"\na ::= \"a\" a | \"a\"",
 };
+
+static const char *const expressions[] = {
+    "(.|\\n){1,50}", "[^#]{0,30}(#.*)?",       "[^@]{2,20}@[a-z]{3,12}", "(a|bc){10,20}x?",
+    "\\S{3,}",       "(\\w|[^a-z]){0,9}[é日]", ".*\\.(a|.b){12,}",
+};
+
+static const char tools[] =
+    "[{\"name\":\"a\",\"parameters\":{\"properties\":{\"x\":{\"type\":\"string\"},\"name\":{"
+    "\"type\":"
+    "[\"integer\",\"string\"],\"maxLength\":12}},\"required\":[\"x\"]}},{\"name\":\"ab\"}]";
 
 /* The mask of a state by pushing every token on it. */
 static void assert_mask_is_brute_force(di_matcher *m, const uint32_t *mask, const char *grammar) {
@@ -91,7 +109,7 @@ static void check_grammar(di_grammar_type type, const char *text, bool any_order
     uint32_t *mask = di_alloc(bytes), *again = di_alloc(bytes);
     for (int walk = 0; walk < 3; walk++) {
         di_matcher *m = di_matcher_create(g, &err);
-        for (int i = 0; i < 25 && !di_matcher_ended(m); i++) {
+        for (int i = 0; i < 40 && !di_matcher_ended(m); i++) {
             if (!di_matcher_mask(m, mask, &err)) {
                 fail_msg("%s\n%s", text, err.message);
             }
@@ -128,6 +146,19 @@ static void test_masks_of_grammars_equal_trying_every_token(void **state) {
     for (size_t i = 0; i < sizeof grammars / sizeof *grammars; i++) {
         check_grammar(DI_GRAMMAR_EBNF, grammars[i], false);
     }
+}
+
+static void test_masks_of_expressions_equal_trying_every_token(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof expressions / sizeof *expressions; i++) {
+        check_grammar(DI_GRAMMAR_REGEX, expressions[i], false);
+    }
+}
+
+static void test_masks_of_calls_equal_trying_every_token(void **state) {
+    (void)state;
+    check_grammar(DI_GRAMMAR_TOOLS, tools, false);
+    check_grammar(DI_GRAMMAR_TOOLS, tools, true);
 }
 
 /* A random expression over a few pieces, in EBNF. */
@@ -235,6 +266,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_masks_of_schemas_equal_trying_every_token),
         cmocka_unit_test(test_masks_of_grammars_equal_trying_every_token),
+        cmocka_unit_test(test_masks_of_expressions_equal_trying_every_token),
+        cmocka_unit_test(test_masks_of_calls_equal_trying_every_token),
         cmocka_unit_test(test_masks_of_random_grammars_equal_trying_every_token),
         cmocka_unit_test(test_behind_the_end_only_the_stop_token_is_allowed),
         cmocka_unit_test(test_forced_bytes_stop_where_a_choice_or_the_end_comes),
