@@ -23,6 +23,8 @@ struct di_device {
     di_masks *masks;
     int32_t *draft_tokens; /* [max_rows] */
     float *draft_confidence;
+    di_force_fn force; /* for tests, or NULL */
+    void *force_user;
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -278,6 +280,16 @@ static void guide_drafts(draft_batch *b, bool back) {
     }
 }
 
+/* No law is known of what a test forces: only seeded and greedy answers keep theirs. */
+static void force_drafts(const draft_batch *b, int i, di_row_result *r) {
+    di_row_sampler *s = b->w->samplers[b->rows[i]];
+    b->d->force(b->d->force_user, b->w->plan.rows[b->rows[i]].job, b->parts[i].pos0, r->num_drafts,
+                r->drafts);
+    for (int j = 0; j < r->num_drafts; j++) {
+        s->laws[j].count = 0;
+    }
+}
+
 /* Whatever fails here costs proposals, not answers. */
 static void propose(draft_batch *b) {
     int size = b->d->o.block_size;
@@ -293,6 +305,9 @@ static void propose(draft_batch *b) {
             memcpy(r->drafts, tokens + i * size, (size_t)r->num_drafts * sizeof *tokens);
             memcpy(r->confidence, confidence + i * size,
                    (size_t)r->num_drafts * sizeof *confidence);
+            if (b->d->force) {
+                force_drafts(b, i, r);
+            }
         }
     }
     guide_drafts(b, true);
@@ -382,6 +397,11 @@ static void *run(void *arg) {
     }
     pthread_mutex_unlock(&d->lock);
     return NULL;
+}
+
+void di_device_force(di_device *d, di_force_fn force, void *user) {
+    d->force = force;
+    d->force_user = user;
 }
 
 /* ---- the step thread's side -------------------------------------------------------------------*/

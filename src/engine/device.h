@@ -94,6 +94,11 @@ typedef struct di_device_options {
 di_device *di_device_create(const di_device_options *o, di_error *err);
 void di_device_destroy(di_device *d); /* waits for what was submitted */
 
+/* For tests: drafts are what this says, not what the draft model does. Called on the device's
+ * thread; anchor: position of the token before drafts[0 .. n). Set it before any request comes. */
+typedef void (*di_force_fn)(void *user, const di_job *job, int64_t anchor, int n, int32_t *drafts);
+void di_device_force(di_device *d, di_force_fn force, void *user);
+
 /* At most two works may be submitted and not yet waited for. */
 void di_device_submit(di_device *d, di_work *w);
 void di_device_wait(di_device *d, di_work *w);

@@ -48,7 +48,8 @@ typedef struct weather {
     int alive;
     kind kinds[KINDS];
     long requests, cancelled, late, whole;
-    uint64_t preempted, kept, hit;
+    uint64_t preempted, kept, hit, accepted, refused;
+    int block; /* of drafts */
 } weather;
 
 static weather w;
@@ -88,6 +89,16 @@ static di_request_params params_of(int k) {
     return p;
 }
 
+static int draft_block_of(const char *model) {
+    json_t *config = files_read_json(files_path(model, "config.json"));
+    json_t *text = json_object_get(config, "text_config");
+    json_t *block = json_object_get(text ? text : config, "dspark_block_size");
+    int size = (int)json_integer_value(block);
+    assert_true(size > 0);
+    json_decref(config);
+    return size;
+}
+
 static void foretell(void) {
     di_engine_options o = demo_options();
     o.model = w.model;
@@ -113,7 +124,10 @@ static void open_world(uint64_t seed) {
     o.max_num_batched_tokens = o.max_num_seqs + (below(2) ? between(0, 200) : between(0, 20));
     o.max_mixed_prefill_tokens = between(1, 200);
     o.model = w.model;
-    o.kv_memory = kv_memory_of(w.model, o.max_num_seqs, between(4, 10));
+    o.num_drafts = below(2) && o.max_num_batched_tokens >= w.block ? between(1, w.block) : 0;
+    o.spec_mode = below(3) ? DI_SPEC_FIXED : DI_SPEC_PRICED;
+    o.kv_memory = (o.num_drafts ? kv_memory_with_drafts : kv_memory_of)(w.model, o.max_num_seqs,
+                                                                        between(4, 10));
     o.host_memory = below(2) ? 1 << 20 : 0;
     o.no_prefix_cache = below(5) == 0;
     o.synchronous = below(3) == 0;
@@ -233,6 +247,8 @@ static void close_world(void) {
     w.preempted += s.preemptions;
     w.kept += s.preempted_kept;
     w.hit += s.prefix_tokens_hit;
+    w.accepted += s.drafts_accepted;
+    w.refused += s.drafts_verified - s.drafts_accepted;
     di_queue_destroy(w.queue);
     di_engine_close(w.engine);
 }
@@ -257,17 +273,20 @@ static void test_every_answer_ends_once_with_the_tokens_it_has_alone(void **stat
     uint64_t seed = (uint64_t)from_environment("SEED", 20261129);
     long requests = from_environment("REQUESTS", REQUESTS) * from_environment("SOAK_EVENTS", 1);
     w.model = files_testdata("tiny");
+    w.block = draft_block_of(w.model);
     foretell();
     while (w.requests < requests) {
         print_message("    seed %llu\n", (unsigned long long)seed);
         walk_world(seed++);
     }
     print_message("    %ld requests, %ld cancelled, %ld too late, %ld whole answers, %llu "
-                  "preemptions, %llu kept, %llu tokens hit\n",
+                  "preemptions, %llu kept, %llu tokens hit, %llu drafts accepted, %llu refused\n",
                   w.requests, w.cancelled, w.late, w.whole, (unsigned long long)w.preempted,
-                  (unsigned long long)w.kept, (unsigned long long)w.hit);
+                  (unsigned long long)w.kept, (unsigned long long)w.hit,
+                  (unsigned long long)w.accepted, (unsigned long long)w.refused);
     if (requests >= REQUESTS) {
         assert_true(w.cancelled > 50 && w.whole > 1000 && w.preempted > 20 && w.hit > 10000);
+        assert_true(w.refused > 1000);
     }
     free(w.model);
     for (int k = 0; k < KINDS; k++) {

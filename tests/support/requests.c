@@ -54,10 +54,11 @@ di_engine_options demo_options(void) {
     return o;
 }
 
-int64_t kv_memory_of(const char *model, int max_num_seqs, int blocks) {
+static int64_t kv_memory(const char *model, int max_num_seqs, int blocks, bool drafts) {
     di_error err = {0};
     di_parts parts;
-    di_parts_options o = {.model = model, .max_num_seqs = 1, .max_rows = 1, .max_logits = 1};
+    di_parts_options o = {.model = model, .max_num_seqs = 1, .max_rows = 16, .max_logits = 1};
+    o.drafts = drafts ? DI_DRAFTS_ON : DI_DRAFTS_OFF;
     if (!di_parts_open(&parts, &o, &err)) {
         fail_msg("%s", err.message);
     }
@@ -65,6 +66,14 @@ int64_t kv_memory_of(const char *model, int max_num_seqs, int blocks) {
     size_t bytes = (size_t)(max_num_seqs + 1) * l->slot_stride + (size_t)blocks * l->block_stride;
     di_parts_close(&parts);
     return (int64_t)bytes;
+}
+
+int64_t kv_memory_of(const char *model, int max_num_seqs, int blocks) {
+    return kv_memory(model, max_num_seqs, blocks, false);
+}
+
+int64_t kv_memory_with_drafts(const char *model, int max_num_seqs, int blocks) {
+    return kv_memory(model, max_num_seqs, blocks, true);
 }
 
 di_engine *open_engine(const di_engine_options *options) {

@@ -17,6 +17,8 @@ di_engine_options demo_options(void);
 /* kv_memory for so many sequences at once and blocks of 128 tokens, with one snapshot: 11 to 50
  * blocks of the demo model's, 4 to 10 of the tiny one's. */
 int64_t kv_memory_of(const char *model, int max_num_seqs, int blocks);
+/* The same for an engine that drafts. */
+int64_t kv_memory_with_drafts(const char *model, int max_num_seqs, int blocks);
 di_engine *open_engine(const di_engine_options *options);
 
 /* A request on its own. */
