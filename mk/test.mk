@@ -15,7 +15,8 @@ FUZZ_SECONDS ?= 60
 BENCH ?=
 
 $(TEST_BIN) $(TEST_SUPPORT:.o=): CPPFLAGS += -Itests
-$(TEST_SUPPORT) $(TEST_BIN:=.o) $(TEST_HELPERS:=.o): CPPFLAGS += -Itests
+$(TEST_SUPPORT) $(TEST_BIN:=.o) $(TEST_HELPERS:=.o) \
+    build/fuzz/tests/fuzz/fuzz_server_body.o build/fuzz/tests/support/scripted.o: CPPFLAGS += -Itests
 
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_SUPPORT) $(BUILD)/libdeepinfer.a
 	$(call say,LINK)
@@ -95,7 +96,7 @@ fuzz-run: $(FUZZ_BIN)
 	@scripts/run-fuzzers.sh $(FUZZ_SECONDS) $(FUZZ_BIN)
 
 build/fuzz/tests/fuzz/fuzz_server_%: build/fuzz/tests/fuzz/fuzz_server_%.o \
-    $(SERVER_SRC:%.c=build/fuzz/%.o) build/fuzz/libdeepinfer.a
+    $(SERVER_SRC:%.c=build/fuzz/%.o) build/fuzz/tests/support/scripted.o build/fuzz/libdeepinfer.a
 	$(call say,LINK)
 	$(Q)$(CC) $(CFLAGS) -fsanitize=fuzzer $(LDFLAGS) $^ $(SERVER_LDLIBS) $(LDLIBS) -o $@
 

@@ -230,7 +230,7 @@ static bool take(di_generation *g, int choice, const di_output *out, di_error *e
     }
     c->answered = last;
     c->reason = out->finish_reason;
-    if (!g->stream || (out->text_bytes == 0 && count == 0 && !last)) {
+    if (!g->stream || (c->text.size == 0 && !out->logprobs && !last)) {
         return true;
     }
     bool ok = send_chunk(g, c, choice, err);

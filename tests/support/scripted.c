@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/thread.h"
+#include "base/utf8.h"
 #include "text/detokenizer.h"
 #include "text/ids.h"
 
@@ -19,6 +20,7 @@ typedef struct output {
     struct output *next;
     di_token_info info;
     di_logprob top[20];
+    char text[136]; /* of id, if that is whole characters */
     int32_t id;
     int32_t ids[]; /* of a burst */
 } output;
@@ -102,7 +104,10 @@ static bool read_script(di_scripted *s, request *r, const di_prompt *prompt, di_
     if (!di_detokenize(s->tok, prompt->token_ids, prompt->num_token_ids, &text, err)) {
         return false;
     }
-    const char *all = text.data ? text.data : "", *user = last_behind(all, "<｜User｜>");
+    const char *all = text.data ? text.data : "";
+    static const char bos[] = "<｜begin▁of▁sentence｜>";
+    all += strncmp(all, bos, sizeof bos - 1) == 0 ? sizeof bos - 1 : 0;
+    const char *user = last_behind(all, "<｜User｜>");
     const char *end = user ? strstr(user, "<｜Assistant｜>") : NULL;
     if (end) {
         text.data[end - text.data] = 0;
@@ -158,12 +163,21 @@ static void add_info(const request *r, output *o) {
     o->public.logprobs = &o->info;
 }
 
-static void finish(di_scripted *s, output *o, di_finish_reason reason) {
+static void add_text(const di_scripted *s, output *o) {
+    size_t size;
+    const char *bytes = di_tokenizer_token_bytes(s->tok, o->id, &size);
+    if (o->id != s->chat.eos && size < sizeof o->text && di_utf8_valid(bytes, size, NULL)) {
+        memcpy(o->text, bytes, size);
+        o->public.text = o->text;
+        o->public.text_bytes = size;
+    }
+}
+
+static void finish(output *o, di_finish_reason reason) {
     o->public.finish_reason = reason;
     if (reason == DI_FINISH_ERROR) {
         di_fail(&o->public.error, DI_ERR_INTERNAL, "the script says that this fails");
     }
-    (void)s;
 }
 
 /* The whole answer but its end in one output. */
@@ -206,9 +220,10 @@ static bool step(di_scripted *s, request *r) {
             o->public.token_ids = &o->id;
             o->public.num_token_ids = 1;
             o->public.stop_token_id = eos ? o->id : -1;
+            add_text(s, o);
             add_info(r, o);
         }
-        finish(s, o, reason);
+        finish(o, reason);
         put(s, o);
     }
     r->at++;
