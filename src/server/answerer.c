@@ -42,12 +42,25 @@ static void engine_wake(void *self) {
 }
 
 bool di_answerer_open(di_answerer *a, di_engine *engine, di_error *err) {
-    engine_answerer *e = di_calloc(1, sizeof *e);
     di_engine_info info = {.struct_bytes = sizeof info};
     di_engine_stats stats = {.struct_bytes = sizeof stats};
     di_engine_get_info(engine, &info);
     di_engine_get_stats(engine, &stats);
     const di_chat_tokens *chat = di_engine_chat_tokens(engine);
+    if (!chat) {
+        return di_fail(err, DI_ERR_UNSUPPORTED,
+                       "the model's folder has no tokenizer.json, which the server needs");
+    }
+    engine_answerer *e = di_calloc(1, sizeof *e);
+    if (!e) {
+        return di_fail(err, DI_ERR_NO_MEMORY, "no memory for the server");
+    }
+    e->engine = engine;
+    e->queue = di_queue_create(engine, err);
+    if (!e->queue) {
+        di_free(e);
+        return false;
+    }
     int64_t room = stats.blocks * stats.block_tokens;
     *a = (di_answerer){
         .self = e,
@@ -63,20 +76,7 @@ bool di_answerer_open(di_answerer *a, di_engine *engine, di_error *err) {
         .release = engine_release,
         .wake = engine_wake,
     };
-    bool ok = e != NULL || di_fail(err, DI_ERR_NO_MEMORY, "no memory for the server");
-    if (ok && !chat) {
-        ok = di_fail(err, DI_ERR_UNSUPPORTED,
-                     "the model's folder has no tokenizer.json, which the server needs");
-    }
-    if (ok) {
-        e->engine = engine;
-        e->queue = di_queue_create(engine, err);
-        ok = e->queue != NULL;
-    }
-    if (!ok) {
-        di_answerer_close(a);
-    }
-    return ok;
+    return true;
 }
 
 void di_answerer_close(di_answerer *a) {

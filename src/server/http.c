@@ -83,7 +83,7 @@ static struct MHD_Response *response_of(di_reply *r, size_t *size) {
     struct MHD_Response *response;
     if (r->fixed.data) {
         *size = r->fixed.size;
-        response = MHD_create_response_from_buffer(r->fixed.size, (void *)(uintptr_t)r->fixed.data,
+        response = MHD_create_response_from_buffer(r->fixed.size, (void *)r->fixed.data,
                                                    MHD_RESPMEM_PERSISTENT);
     } else {
         *size = r->body.size;
@@ -404,7 +404,7 @@ int di_http_listen(di_server *s, bool *loopback, di_error *err) {
     if (fd < 0) {
         di_fail_errno(err, "cannot listen at %s, port %d", s->options.host, s->options.port);
     } else {
-        struct sockaddr_storage bound;
+        struct sockaddr_storage bound = {0};
         socklen_t size = sizeof bound;
         struct sockaddr *address = (struct sockaddr *)&bound;
         if (getsockname(fd, address, &size) == 0) {

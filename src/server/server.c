@@ -63,13 +63,13 @@ static bool copy_options(di_server *s, const di_server_options *o, di_error *err
 
 static void free_options(di_server *s) {
     for (size_t i = 0; s->options.models && i < s->options.num_models; i++) {
-        di_free((void *)(uintptr_t)s->options.models[i]);
+        di_free((void *)s->options.models[i]);
     }
-    di_free((void *)(uintptr_t)s->options.models);
-    di_free((void *)(uintptr_t)s->options.host);
-    di_free((void *)(uintptr_t)s->options.key_file);
-    di_free((void *)(uintptr_t)s->options.quota_journal);
-    di_free((void *)(uintptr_t)s->options.access_log);
+    di_free((void *)s->options.models);
+    di_free((void *)s->options.host);
+    di_free((void *)s->options.key_file);
+    di_free((void *)s->options.quota_journal);
+    di_free((void *)s->options.access_log);
     di_free(s->models);
 }
 

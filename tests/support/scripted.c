@@ -102,6 +102,7 @@ static bool read_script(di_scripted *s, request *r, const di_prompt *prompt, di_
     bool say = false;
     int count;
     if (!di_detokenize(s->tok, prompt->token_ids, prompt->num_token_ids, &text, err)) {
+        di_buffer_free(&text);
         return false;
     }
     const char *all = text.data ? text.data : "";
