@@ -1,6 +1,7 @@
 /* How long grammars take to compile and masks to make: one thread, the V4 tokenizer's vocabulary,
- * every token of valid instances of many schemas. Each figure is the best of three whole passes, so
- * that a busy machine's interruptions fall away while the first mask of every state counts.
+ * every token of valid instances of many schemas. Each figure is the best of three whole passes in
+ * time that the thread computed, so that a busy machine's interruptions fall away while the first
+ * mask of every state counts.
  *
  *   grammar [TOKENIZER [SCHEMAS.jsonl]]
  *
@@ -88,11 +89,11 @@ static void follow(bench *b, di_grammar *g, const di_doc *line, uint32_t data) {
     }
     bool ok = true;
     for (size_t i = 0; ok && i < ids.count; i++) {
-        double begin = di_now();
+        double begin = di_thread_now();
         ok = di_matcher_mask(m, b->mask, &err);
-        double middle = di_now();
+        double middle = di_thread_now();
         ok = ok && di_matcher_push(m, ids.data[i], &err);
-        note(&b->pushes, di_now() - middle);
+        note(&b->pushes, di_thread_now() - middle);
         note(&b->masks, middle - begin);
     }
     b->wrong += !ok || !di_matcher_may_end(m);
@@ -111,10 +112,10 @@ static void run_line(bench *b, const char *json, size_t size) {
         !di_doc_write(&line, di_doc_member(&line, 0, "schema"), &schema, &err)) {
         die(&err);
     }
-    double begin = di_now();
+    double begin = di_thread_now();
     di_grammar *g =
         di_grammar_compile(b->vocab, DI_GRAMMAR_JSON_SCHEMA, schema.data, schema.size, &o, &err);
-    double took = di_now() - begin;
+    double took = di_thread_now() - begin;
     b->refused += !g;
     if (g) {
         b->compiled++;
@@ -150,7 +151,7 @@ int main(int argc, char **argv) {
         !di_file_read(schemas, MAX_FILE, &text, &size, &err)) {
         die(&err);
     }
-    double begin = di_now();
+    double begin = di_thread_now();
     int32_t n = di_tokenizer_vocab_size(b.tok), stop = di_tokenizer_id(b.tok, STOP_TOKEN);
     b.vocab = di_vocabulary_create(b.tok, n, stop, &err);
     if (!b.vocab || !(b.mask = di_calloc((size_t)b.vocab->num_words, sizeof *b.mask))) {
@@ -158,7 +159,7 @@ int main(int argc, char **argv) {
     }
     /* The peer finds its files by these two lines. */
     printf("tokenizer: %s\nschemas:   %s\n", path, schemas);
-    printf("vocabulary of %d tokens sorted in %.0f ms\n", n, 1e3 * (di_now() - begin));
+    printf("vocabulary of %d tokens sorted in %.0f ms\n", n, 1e3 * (di_thread_now() - begin));
     for (int pass = 0; pass < PASSES; pass++) {
         b.compiled = b.refused = b.wrong = b.bytes = b.states = 0;
         b.compiles.at = b.masks.at = b.pushes.at = 0;

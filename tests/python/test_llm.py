@@ -344,6 +344,24 @@ def test_structured_output_is_checked(_):
 
 
 @test
+def test_answers_keep_to_a_schema(_):
+    llm = LLM(DEMO)
+    schema = {"type": "object", "properties": {"author": {"type": "string", "maxLength": 20},
+                                               "year": {"type": "integer", "minimum": 1000}},
+              "required": ["author", "year"]}
+    params = SamplingParams(temperature=0, max_tokens=80,
+                            so_args={"schema_type": "json", "schema": schema})
+    value = json.loads(llm.chat(QUESTION, params)[0])
+    assert set(value) == {"author", "year"} and value["year"] >= 1000, value
+    params = SamplingParams(seq_seed=3, max_tokens=80,
+                            so_args={"schema_type": "regex", "schema": "(yes|no), \\d{3}"})
+    text = str(llm.generate("Is it so?", params)[0])
+    assert text[:text.index(",")] in ("yes", "no") and len(text.split(", ")[1]) == 3, text
+    refuses(InvalidRequestError, "schema", "no value at all", call=lambda: llm.chat(
+        QUESTION, SamplingParams(so_args={"schema_type": "json", "schema": {"enum": []}})))
+
+
+@test
 def test_unknown_names_are_refused_with_the_nearest(_):
     refuses(TypeError, "temprature", "temperature", call=lambda: SamplingParams(temprature=1))
     refuses(TypeError, "max_num_seq", "max_num_seqs", call=lambda: LLM(DEMO, max_num_seq=1))
