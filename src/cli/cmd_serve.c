@@ -47,6 +47,8 @@ static void set_options(const di_options *o, di_server_options *s) {
     s->max_header_bytes =
         (size_t)di_options_integer(o, DI_OPT_MAX_HEADER, (int64_t)s->max_header_bytes);
     s->max_body_bytes = (size_t)di_options_integer(o, DI_OPT_MAX_BODY, (int64_t)s->max_body_bytes);
+    s->max_bodies_bytes =
+        (size_t)di_options_integer(o, DI_OPT_MAX_BODIES, (int64_t)s->max_bodies_bytes);
     s->max_stream_bytes =
         (size_t)di_options_integer(o, DI_OPT_MAX_STREAM, (int64_t)s->max_stream_bytes);
     s->header_seconds = seconds(o, DI_OPT_HEADER_TIMEOUT, s->header_seconds);

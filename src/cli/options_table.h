@@ -199,6 +199,8 @@ OPTION(MAX_CONNECTIONS, "max-connections", 0, INTEGER, 1, 1000000, "4096", "N", 
        "Connections open at once.")
 OPTION(MAX_BODY, "max-body", 0, BYTES, 0, 0, "32M", "BYTES", true, IN_SERVE,
        "Longest body of a request.")
+OPTION(MAX_BODIES, "max-bodies", 0, BYTES, 0, 0, "256M", "BYTES", true, IN_SERVE,
+       "Bodies of all requests under way together; beyond that, 503.")
 OPTION(MAX_HEADER, "max-header", 0, BYTES, 0, 0, "32K", "BYTES", true, IN_SERVE,
        "Longest header of a request; also the memory that a connection takes.")
 OPTION(MAX_STREAM, "max-stream", 0, BYTES, 0, 0, "1M", "BYTES", true, IN_SERVE,

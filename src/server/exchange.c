@@ -271,6 +271,13 @@ bool di_exchange_begin(di_exchange *x, di_server *s, const char *method, const c
 
 /* ---- the rest ---------------------------------------------------------------------------------*/
 
+/* Bodies of all requests together are bounded, until they are answered. */
+static bool charge(di_exchange *x, size_t size) {
+    di_server *s = x->server;
+    x->charged += size;
+    return atomic_fetch_add(&s->body_bytes, size) + size <= s->options.max_bodies_bytes;
+}
+
 bool di_exchange_body(di_exchange *x, const char *data, size_t size) {
     size_t most = x->server->options.max_body_bytes;
     di_error err = {0};
@@ -279,6 +286,11 @@ bool di_exchange_body(di_exchange *x, const char *data, size_t size) {
     }
     if (size > most - x->body.size) {
         di_exchange_error(x, 413, NULL, "the body is longer than %zu bytes", most);
+    } else if (!charge(x, size)) {
+        di_exchange_error(x, 503, NULL,
+                          "the bodies of all requests under way are more than %zu "
+                          "bytes",
+                          x->server->options.max_bodies_bytes);
     } else if (!di_buffer_append(&x->body, data, size, &err)) {
         di_exchange_fail(x, &err);
     } else {
@@ -320,6 +332,7 @@ void di_exchange_finish(di_exchange *x) {
 
 void di_exchange_free(di_exchange *x) {
     di_tenant_leave(&x->tenant, 0, 0);
+    atomic_fetch_sub(&x->server->body_bytes, x->charged);
     di_buffer_free(&x->body);
     di_reply_free(&x->reply);
     if (x->generation) {

@@ -39,6 +39,7 @@ struct di_exchange {
     di_str model; /* as asked for, for the log: in `model_text` */
     char model_text[128];
     di_buffer body;
+    size_t charged; /* of the server's body_bytes */
     di_reply reply;
     int kept_headers;          /* of the reply's, that also errors and streams have */
     di_generation *generation; /* held */

@@ -32,6 +32,7 @@ struct di_server {
     int port;
 
     atomic_int state;
+    atomic_size_t body_bytes; /* of requests under way */
     atomic_bool pump_stops;
     pthread_t pump;
     bool pump_started;

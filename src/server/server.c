@@ -25,6 +25,7 @@ void di_server_options_init(di_server_options *o) {
         .max_connections = 4096,
         .max_header_bytes = 32768,
         .max_body_bytes = 32 << 20,
+        .max_bodies_bytes = 256 << 20,
         .max_stream_bytes = 1 << 20,
         .header_seconds = 10,
         .body_seconds = 60,

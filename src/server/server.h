@@ -22,6 +22,7 @@ typedef struct di_server_options {
     int threads;               /* that serve sockets */
     int max_connections;
     size_t max_header_bytes, max_body_bytes;
+    size_t max_bodies_bytes;  /* of all requests under way together */
     size_t max_stream_bytes;  /* of an answer that its client has not read yet */
     double header_seconds;    /* from a connection's beginning to the end of the request's header */
     double body_seconds;      /* from there to the end of its body */

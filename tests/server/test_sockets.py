@@ -143,6 +143,25 @@ def test_bodies_above_the_limit(folder):
 
 
 @test
+def test_bodies_together_are_bounded(folder):
+    half = json.dumps(chat("x" * 60000)).encode()
+    with scripted(max_bodies=100000) as s, s.connect() as c, s.connect() as d:
+        c.sendall(raw_post(PATH, half)[:-10])
+        time.sleep(0.3)
+        d.sendall(raw_post(PATH, half))
+        status, h, answer = read_response(d.makefile("rb"))
+        assert status == 503 and h["retry-after"], (status, answer)
+        c.sendall(half[-10:])
+        assert read_response(c.makefile("rb"))[0] in (200, 400)
+        alive(s)
+    with scripted() as s:
+        many = b'{"model": "x", "metadata": [' + b"0," * 1100000 + b"0]}"
+        status, _, answer = s.request("POST", PATH, many)
+        assert status == 400 and b"more than 1048576 values" in answer, answer
+        alive(s)
+
+
+@test
 def test_slow_headers_and_bodies_are_cut_off(folder):
     with scripted(header=0.6, body=0.6, idle=30) as s:
         start = time.monotonic()

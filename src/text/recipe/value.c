@@ -15,6 +15,7 @@ typedef struct parser {
     const char *text;
     size_t size, at;
     int depth, max_depth;
+    size_t values; /* so far */
     di_named_value *stack;
     size_t count, capacity;
     di_buffer string; /* of a string with escapes in it */
@@ -191,6 +192,9 @@ static bool read_number(parser *p, di_value *out) {
 }
 
 static bool push(parser *p, const di_named_value *member) {
+    if (++p->values > DI_VALUE_MAX_COUNT) {
+        return fail_at(p, p->at, "more than 1048576 values");
+    }
     di_named_value *moved = di_grow(p->stack, p->count, &p->capacity, sizeof *moved);
     if (!moved) {
         return di_fail(p->err, DI_ERR_NO_MEMORY, "no memory for the values of a request");

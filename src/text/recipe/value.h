@@ -50,11 +50,15 @@ struct di_named_value {
     di_value value;
 };
 
-enum { DI_VALUE_MAX_DEPTH = 127 };
+enum {
+    DI_VALUE_MAX_DEPTH = 127,
+    DI_VALUE_MAX_COUNT = 1 << 20, /* a value takes ten times the space of its text and more */
+};
 
 /* Reads exactly one value; strings and lists are copied into the pool. Refused with DI_ERR_FORMAT
  * naming line and column: bad syntax, invalid UTF-8, lone surrogates, control characters in
- * strings, numbers outside double, nesting deeper than max_depth. */
+ * strings, numbers outside double, nesting deeper than max_depth, more
+ * than DI_VALUE_MAX_COUNT values in arrays and objects. */
 bool di_value_parse(di_pool *pool, const char *text, size_t size, int max_depth, di_value *out,
                     di_error *err);
 
