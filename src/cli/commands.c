@@ -116,6 +116,24 @@ const di_command di_command_table[] = {
         .run = di_command_replay_check,
     },
     {
+        .bit = IN_CALIBRATE,
+        .name = "calibrate",
+        .arguments = "",
+        .summary = "fit the confidence in drafts to a model and prompts",
+        .details =
+            "Answers requests, read as generate reads them, with all drafts verified, and fits a "
+            "temperature for each place in a block so that the draft model's confidence is right "
+            "on average. Prints for each place how many drafts were tested (all before them having "
+            "been accepted), the share accepted, the confidence and its error before and behind, "
+            "and writes the temperatures to draft_calibration.json in the model's folder, where "
+            "every engine looks for them. Confidence decides how many drafts are worth verifying; "
+            "answers do not depend on it.",
+        .example = "deepinfer calibrate -m models/demo -i prompts.jsonl --max-tokens 200",
+        .required = {DI_OPT_MODEL},
+        .num_required = 1,
+        .run = di_command_calibrate,
+    },
+    {
         .bit = IN_TOKENIZE,
         .name = "tokenize",
         .arguments = "",

@@ -31,6 +31,7 @@ int di_command_generate(const di_options *o);
 int di_command_serve(const di_options *o);
 int di_command_logits(const di_options *o);
 int di_command_replay_check(const di_options *o);
+int di_command_calibrate(const di_options *o);
 int di_command_tokenize(const di_options *o);
 int di_command_detokenize(const di_options *o);
 int di_command_recipe(const di_options *o);

@@ -5,6 +5,7 @@
 
 #include "cli/cli.h"
 #include "cli/progress.h"
+#include "engine/calibration.h"
 #include "text/chat.h"
 
 static void on_progress(void *user, int done, int total) {
@@ -63,19 +64,41 @@ int di_cli_replay_keep(const di_options *o) {
     return (int)di_options_integer(o, DI_OPT_REPLAY_KEEP_TOKENS, DEFAULT_REPLAY_KEEP);
 }
 
-di_engine *di_cli_open_engine(const di_options *o, int max_num_seqs, int max_queue, di_error *err) {
+static di_engine *open_engine(const di_options *o, di_engine_options *options, di_error *err) {
     di_progress progress;
     di_progress_begin(&progress, "loading", o->values[DI_OPT_QUIET].flag);
+    options->progress = on_progress;
+    options->user = &progress;
+    di_engine *engine = di_engine_open(options, err);
+    di_progress_end(&progress);
+    if (engine) {
+        di_signals_catch_interrupt();
+    }
+    return engine;
+}
+
+di_engine *di_cli_open_engine(const di_options *o, int max_num_seqs, int max_queue, di_error *err) {
     di_engine_options options;
     di_engine_options_init(&options, sizeof options);
     set_engine_options(o, max_queue, &options);
     options.max_num_seqs = max_num_seqs;
-    options.progress = on_progress;
-    options.user = &progress;
-    di_engine *engine = di_engine_open(&options, err);
-    di_progress_end(&progress);
-    if (engine) {
-        di_signals_catch_interrupt();
+    return open_engine(o, &options, err);
+}
+
+di_engine *di_cli_open_calibrating(const di_options *o, int max_num_seqs, di_error *err) {
+    di_engine_options options;
+    di_engine_options_init(&options, sizeof options);
+    set_engine_options(o, 0, &options);
+    options.max_num_seqs = max_num_seqs;
+    options.spec_mode = DI_SPEC_FIXED;
+    options.confidence_temperatures = "1";
+    di_engine *engine = open_engine(o, &options, err);
+    di_calibration unused;
+    if (engine && di_engine_get_calibration(engine, &unused) == 0) {
+        di_fail(err, DI_ERR_UNSUPPORTED, "%s: there are no drafts to calibrate (mtp.* tensors)",
+                options.model);
+        di_engine_close(engine);
+        engine = NULL;
     }
     return engine;
 }

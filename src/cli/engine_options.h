@@ -11,6 +11,10 @@
  * Ctrl-C is only noted from then on. */
 di_engine *di_cli_open_engine(const di_options *o, int max_num_seqs, int max_queue, di_error *err);
 
+/* The same, with all drafts verified and the confidence in them as the head gives it; refused if
+ * the model has no draft model. */
+di_engine *di_cli_open_calibrating(const di_options *o, int max_num_seqs, di_error *err);
+
 /* --max-num-seqs */
 int di_cli_max_num_seqs(const di_options *o);
 

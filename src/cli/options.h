@@ -26,12 +26,14 @@ enum {
     IN_RECIPE = 1 << 9,
     IN_SERVE = 1 << 10,
     IN_KEY = 1 << 11,
+    IN_CALIBRATE = 1 << 12,
     IN_GRAMMAR = 1 << 15,
 
     IN_ANSWER = IN_RUN | IN_GENERATE,
-    IN_STEPS = IN_ANSWER | IN_SERVE,  /* an engine that plans steps */
-    IN_MANY = IN_GENERATE | IN_SERVE, /* with many requests at once */
-    IN_ENGINE = IN_STEPS | IN_LOGITS | IN_REPLAY_CHECK,
+    IN_DRAW = IN_ANSWER | IN_CALIBRATE, /* tokens are drawn */
+    IN_STEPS = IN_ANSWER | IN_SERVE,    /* an engine that plans steps */
+    IN_MANY = IN_GENERATE | IN_SERVE,   /* with many requests at once */
+    IN_ENGINE = IN_STEPS | IN_CALIBRATE | IN_LOGITS | IN_REPLAY_CHECK,
     IN_MODEL = IN_ENGINE | IN_TOKENIZE | IN_DETOKENIZE | IN_RECIPE | IN_GRAMMAR,
 };
 

@@ -34,16 +34,17 @@ OPTION(MAX_MODEL_LEN, "max-model-len", 0, INTEGER, 0, 2147483647, "0", "N", true
        "Longest context in tokens, prompt and answer together; 0 is what the model allows, and "
        "more than that is refused.")
 OPTION(MAX_NUM_BATCHED_TOKENS, "max-num-batched-tokens", 0, INTEGER, 1, 65536, "512", "N", true,
-       IN_STEPS,
+       IN_STEPS | IN_CALIBRATE,
        "Tokens computed in one step. More is faster up to a point and takes more memory; the "
        "results do not depend on it.")
-OPTION(MAX_NUM_SEQS, "max-num-seqs", 0, INTEGER, 1, 4096, "64", "N", true, IN_MANY,
+OPTION(MAX_NUM_SEQS, "max-num-seqs", 0, INTEGER, 1, 4096, "64", "N", true, IN_MANY | IN_CALIBRATE,
        "Answers computed at once. The results do not depend on it.")
 OPTION(MAX_MIXED_PREFILL_TOKENS, "max-mixed-prefill-tokens", 0, INTEGER, 0, 65536, "0", "N", true,
        IN_MANY,
        "Prompt tokens in a step in which answers go on: fewer make answers flow more evenly, more "
        "read prompts sooner; 0 is 256.")
-OPTION(KV_MEMORY, "kv-memory", 0, BYTES, 0, 0, "a quarter of what is free", "BYTES", true, IN_STEPS,
+OPTION(KV_MEMORY, "kv-memory", 0, BYTES, 0, 0, "a quarter of what is free", "BYTES", true,
+       IN_STEPS | IN_CALIBRATE,
        "Memory for the state of sequences, a number such as 4G or 50% of what is free.")
 OPTION(HOST_MEMORY, "host-memory", 0, BYTES, 0, 0, "0", "BYTES", true, IN_MANY,
        "Memory for the state of answers that had to give way to others; 0 computes it again.")
@@ -64,7 +65,8 @@ OPTION(REPLAY_KEEP_TOKENS, "replay-keep-tokens", 0, INTEGER, 1, 2147483647, "140
        IN_STEPS | IN_REPLAY_CHECK,
        "With --replay-mode: tokens at the end of a prompt that the whole model reads; at least the "
        "model's window and 6.")
-OPTION(NUM_DRAFTS, "num-drafts", 0, INTEGER, 0, 16, "5, or what the model has", "K", true, IN_STEPS,
+OPTION(NUM_DRAFTS, "num-drafts", 0, INTEGER, 0, 16, "5, or what the model has", "K", true,
+       IN_STEPS | IN_CALIBRATE,
        "Tokens that the draft model proposes and a step verifies at once; 0 is off. With "
        "--seed or at temperature 0 the answers are the same, in fewer steps. Without a draft model "
        "(mtp.* tensors) there are none, and asking for some is an error.")
@@ -94,40 +96,41 @@ OPTION(PROMPT, "prompt", 'p', TEXT, 0, 0, "", "TEXT", false, IN_RUN,
        "from there; on a terminal a chat begins.")
 OPTION(SYSTEM, "system", 0, TEXT, 0, 0, "", "TEXT", true, IN_RUN,
        "System message at the head of the conversation.")
-OPTION(THINK, "think", 0, FLAG, 0, 0, "no", "", true, IN_ANSWER,
+OPTION(THINK, "think", 0, FLAG, 0, 0, "no", "", true, IN_DRAW,
        "Let the model reason before it answers a conversation.")
-OPTION(EFFORT, "effort", 0, TEXT, 0, 0, "high", "LEVEL", true, IN_ANSWER,
+OPTION(EFFORT, "effort", 0, TEXT, 0, 0, "high", "LEVEL", true, IN_DRAW,
        "How thoroughly to reason: low, high, max, or a number from 1 to 100. Switches --think on; "
        "none switches it off.")
 
 /* sampling */
 OPTION(TEMPERATURE, "temperature", 0, REAL, 0, 100, "the model's generation_config.json, else 1",
-       "T", true, IN_ANSWER,
+       "T", true, IN_DRAW,
        "0 always takes the likeliest token; larger values make unlikely ones likelier.")
 OPTION(TOP_P, "top-p", 0, SHARE, 0, 1, "the model's generation_config.json, else 1", "P", true,
-       IN_ANSWER, "Draw from the likeliest tokens that together reach this probability; 1 is off.")
+       IN_DRAW, "Draw from the likeliest tokens that together reach this probability; 1 is off.")
 OPTION(TOP_K, "top-k", 0, COUNT, 1, 2147483647, "the model's generation_config.json, else -1", "K",
-       true, IN_ANSWER, "Draw from the K likeliest tokens; -1 is off.")
-OPTION(MIN_P, "min-p", 0, REAL, 0, 1, "0", "P", true, IN_ANSWER,
+       true, IN_DRAW, "Draw from the K likeliest tokens; -1 is off.")
+OPTION(MIN_P, "min-p", 0, REAL, 0, 1, "0", "P", true, IN_DRAW,
        "Leave out tokens less likely than this share of the likeliest one; 0 is off.")
-OPTION(SEED, "seed", 0, SEED, 0, 0, "a random one", "N", true, IN_ANSWER,
+OPTION(SEED, "seed", 0, SEED, 0, 0, "a random one", "N", true, IN_DRAW,
        "Seed of the draws: the same seed, prompt and parameters give the same answer.")
 OPTION(MAX_TOKENS, "max-tokens", 'n', INTEGER, 1, 2147483647, "what the context leaves", "N", true,
-       IN_ANSWER | IN_REPLAY_CHECK, "Most tokens of an answer.")
-OPTION(IGNORE_EOS, "ignore-eos", 0, FLAG, 0, 0, "no", "", true, IN_ANSWER,
+       IN_DRAW | IN_REPLAY_CHECK, "Most tokens of an answer.")
+OPTION(IGNORE_EOS, "ignore-eos", 0, FLAG, 0, 0, "no", "", true, IN_DRAW,
        "Go on after the end-of-sentence token, to --max-tokens.")
 
-OPTION(REPETITION_PENALTY, "repetition-penalty", 0, REAL, 1e-6, 100, "1", "X", true, IN_ANSWER,
+OPTION(REPETITION_PENALTY, "repetition-penalty", 0, REAL, 1e-6, 100, "1", "X", true, IN_DRAW,
        "Divide the score of tokens that prompt or answer hold by this; 1 is off.")
-OPTION(PRESENCE_PENALTY, "presence-penalty", 0, REAL, -2, 2, "0", "X", true, IN_ANSWER,
+OPTION(PRESENCE_PENALTY, "presence-penalty", 0, REAL, -2, 2, "0", "X", true, IN_DRAW,
        "Lower the score of tokens that the answer holds by this; 0 is off.")
-OPTION(FREQUENCY_PENALTY, "frequency-penalty", 0, REAL, -2, 2, "0", "X", true, IN_ANSWER,
+OPTION(FREQUENCY_PENALTY, "frequency-penalty", 0, REAL, -2, 2, "0", "X", true, IN_DRAW,
        "The same for each time that the answer holds them; 0 is off.")
 OPTION(PRIORITY, "priority", 0, INTEGER, -1000000, 1000000, "0", "N", true, IN_GENERATE | IN_KEY,
        "Of requests that name none; lower ones go first.")
 
 /* files in and out */
-OPTION(INPUT, "input", 'i', PATH, 0, 0, "-", "FILE", false, IN_GENERATE | IN_REPLAY_CHECK,
+OPTION(INPUT, "input", 'i', PATH, 0, 0, "-", "FILE", false,
+       IN_GENERATE | IN_REPLAY_CHECK | IN_CALIBRATE,
        "Requests, one JSON object a line; - is standard input.")
 OPTION(OUTPUT, "output", 'o', PATH, 0, 0, "-", "FILE", false, IN_GENERATE | IN_LOGITS,
        "Where the results go; - is standard output. A file appears under its name only when it is "
@@ -240,7 +243,8 @@ OPTION(BENCH, "bench", 0, FLAG, 0, 0, "no", "", false, IN_GRAMMAR,
        "Print a last line with the times of all compilations and masks.")
 
 /* what is shown */
-OPTION(QUIET, "quiet", 'q', FLAG, 0, 0, "no", "", true, IN_STEPS | IN_LOGITS | IN_REPLAY_CHECK,
+OPTION(QUIET, "quiet", 'q', FLAG, 0, 0, "no", "", true,
+       IN_STEPS | IN_LOGITS | IN_REPLAY_CHECK | IN_CALIBRATE,
        "No progress bars and no statistics on standard error.")
 OPTION(STATS, "stats", 0, FLAG, 0, 0, "no", "", true, IN_GENERATE,
        "Show each second what the engine's steps do, and a summary at the end, on standard error.")

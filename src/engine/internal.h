@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 
 #include "deepinfer/deepinfer.h"
+#include "engine/calibration.h"
 #include "engine/device.h"
 #include "engine/grammars.h"
 #include "engine/parts.h"
@@ -64,6 +65,7 @@ struct di_engine {
     bool unpins;              /* some have been released */
     struct di_request *known; /* the same, newest first, for di_cancel */
     di_engine_stats stats;
+    di_calibration calibration;
     di_step_stats steps[DI_KEPT_STEPS]; /* step n at n % DI_KEPT_STEPS */
 };
 

@@ -62,6 +62,10 @@ void di_engine_note_drafts(di_engine *e, const di_job *job, int verified, int ac
         s->drafts_accepted_at[k] += k < accepted;
         s->drafts_tested_at[k] += tested;
         s->drafts_expected_at[k] += tested ? (double)job->confidence[k] : 0;
+        if (tested) {
+            double c = (double)job->confidence[k], t = e->pricer.o.temperatures[k];
+            di_calibration_note(&e->calibration, k, t * log(c / (1 - c)), k < accepted);
+        }
     }
     pthread_mutex_unlock(&e->lock);
 }

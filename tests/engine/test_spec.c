@@ -1,4 +1,5 @@
 /* Options of drafting, the file of measured costs, temperatures, and answers under every mode. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +9,7 @@
 #include "support/model_files.h"
 #include "support/requests.h"
 
+#include "engine/calibration.h"
 #include "engine/spec.h"
 
 static di_engine_options drafting(int drafts, di_spec_mode mode) {
@@ -247,6 +249,35 @@ static void test_temperatures_come_from_the_models_folder(void **state) {
     files_remove(folder);
 }
 
+/* Promises made too loudly by a factor of two in their logarithms; and too few to tell. */
+static void test_temperatures_are_found_again(void **state) {
+    (void)state;
+    static di_calibration c;
+    uint64_t seed = 3;
+    for (int k = 0; k < 20000; k++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        double z = 10 * ((double)(seed >> 11) * 0x1p-53 - 0.5);
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        double u = (double)(seed >> 11) * 0x1p-53;
+        di_calibration_note(&c, 0, z, u < 1 / (1 + exp(-z / 2)));
+        if (k < 6) {
+            di_calibration_note(&c, 1, z, u < 1 / (1 + exp(-z / 2)));
+        }
+    }
+    double t = di_calibration_temperature(&c, 0);
+    assert_true(t > 1.9 && t < 2.1);
+    di_calibration_fit before = di_calibration_judge(&c, 0, 1),
+                       after = di_calibration_judge(&c, 0, t);
+    assert_true(after.error < 0.02 && before.error > 0.05 && after.loss < before.loss);
+    t = di_calibration_temperature(&c, 1);
+    assert_true(t > 0.75 && t < 1.3);
+    assert_true(di_calibration_temperature(&c, 2) == 1);
+    di_calibration_note(&c, 3, INFINITY, true); /* counts at the end of the scale */
+    di_calibration_note(&c, 3, -INFINITY, false);
+    di_calibration_note(&c, 3, NAN, false);
+    assert_true(di_calibration_judge(&c, 3, 1).tests == 3);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bad_options_are_refused_by_name),
@@ -255,6 +286,7 @@ int main(void) {
         cmocka_unit_test(test_costs_are_kept_and_damaged_files_made_anew),
         cmocka_unit_test(test_costs_grow_old),
         cmocka_unit_test(test_temperatures_come_from_the_models_folder),
+        cmocka_unit_test(test_temperatures_are_found_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
