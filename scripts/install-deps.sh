@@ -8,7 +8,7 @@ set -euo pipefail
 
 base=(build-essential pkg-config xz-utils libjansson-dev libpcre2-dev libutf8proc-dev
       libxxhash-dev libmicrohttpd-dev libsodium-dev libcmocka-dev python3 python3-numpy
-      python3-jsonschema)
+      python3-jsonschema python3-prometheus-client)
 dev=(git clang clang-format clang-tidy libclang-rt-14-dev libomp-14-dev)
 
 wanted=("${base[@]}")
@@ -33,6 +33,7 @@ have_without_dpkg() {
         libcmocka-dev) pkg-config --exists cmocka ;;
         python3-numpy) /usr/bin/python3 -c 'import numpy' ;;
         python3-jsonschema) /usr/bin/python3 -c 'import jsonschema' ;;
+        python3-prometheus-client) /usr/bin/python3 -c 'import prometheus_client' ;;
         libclang-rt-*-dev | libomp-*-dev) command -v clang >/dev/null ;;
     esac 2>/dev/null
 }
