@@ -9,6 +9,7 @@
 #include "cli/cli.h"
 #include "cli/commands.h"
 #include "server/keys.h"
+#include "server/quota.h"
 
 /* ---- new --------------------------------------------------------------------------------------*/
 
@@ -106,7 +107,8 @@ static void show_count(const char *what, int64_t count) {
     }
 }
 
-static void show_key(const di_key *key) {
+/* quota: what the key has used today, or NULL. */
+static void show_key(const di_key *key, di_quota *quota) {
     bool expired = key->expires && (int64_t)time(NULL) >= key->expires;
     const char *status = key->disabled ? "disabled" : expired ? "expired" : "active";
     printf("%-*s  %-8s  priority %d", 16, key->id, status, key->priority);
@@ -131,21 +133,29 @@ static void show_key(const di_key *key) {
         strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &utc);
         printf("  expires %s", date);
     }
+    if (quota) {
+        di_quota_status s;
+        di_quota_get_status(quota, key, &s);
+        printf("  today %lld requests, %lld tokens in, %lld out", (long long)s.day_requests,
+               (long long)s.day_input_tokens, (long long)s.day_output_tokens);
+    }
     putchar('\n');
 }
 
-static bool list_keys(const char *path, di_error *err) {
-    di_keys *keys = di_keys_open(path, err);
-    if (!keys) {
-        return false;
-    }
+static bool list_keys(const di_options *o, const char *path, di_error *err) {
+    di_quota_options options = {.journal = di_options_text(o, DI_OPT_QUOTA_JOURNAL, NULL),
+                                .read_only = true};
+    di_quota *quota = options.journal ? di_quota_open(&options, err) : NULL;
+    di_keys *keys = quota || !options.journal ? di_keys_open(path, err) : NULL;
     const di_key *key;
-    for (size_t i = 0; (key = di_keys_at(keys, i)); i++) {
-        show_key(key);
+    for (size_t i = 0; keys && (key = di_keys_at(keys, i)); i++) {
+        show_key(key, quota);
         di_key_release(keys, key);
     }
+    bool ok = keys != NULL;
     di_keys_close(keys);
-    return true;
+    di_quota_close(quota);
+    return ok;
 }
 
 /* ---- check ------------------------------------------------------------------------------------*/
@@ -172,7 +182,7 @@ static bool check_key(di_keys *keys, di_error *err) {
                        verdict == DI_KEY_MISSING ? "there is no key on standard input"
                                                  : di_key_verdict_message(verdict));
     }
-    show_key(key);
+    show_key(key, NULL);
     di_key_release(keys, key);
     return true;
 }
@@ -201,7 +211,7 @@ int di_command_key(const di_options *o) {
     } else if (strcmp(what, "renew") == 0) {
         ok = make_key(o, path, true, &err);
     } else if (o->num_arguments == 1 && strcmp(what, "list") == 0) {
-        ok = list_keys(path, &err);
+        ok = list_keys(o, path, &err);
     } else if (o->num_arguments == 1 && strcmp(what, "check") == 0) {
         ok = check_keys(o, path, &err);
     } else {

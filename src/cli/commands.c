@@ -208,12 +208,13 @@ const di_command di_command_table[] = {
     {
         .bit = IN_KEY,
         .name = "key",
-        .arguments = "new ID | renew ID | list | check",
+        .arguments = "ACTION [ID]",
         .min_arguments = 1,
         .max_arguments = 2,
         .summary = "make, list and check the API keys of a server",
         .details =
-            "'new ID' draws a key, adds its record with the limits given here to the file (which "
+            "ACTION is one of these. 'new ID' draws a key, adds its record with the limits given "
+            "here to the file (which "
             "is made if it is not there, readable to its owner alone), and prints the key. That is "
             "the only time it is seen: the file keeps a salted hash. 'renew ID' draws another "
             "secret "

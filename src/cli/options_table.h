@@ -192,8 +192,10 @@ OPTION(SERVED_MODEL_NAME, "served-model-name", 0, TEXT, 0, 0, "DeepSeek-V4.1-Fla
        true, IN_SERVE,
        "Names by which requests may call the model, separated by commas; the first is the one that "
        "is told.")
-OPTION(QUOTA_JOURNAL, "quota-journal", 0, PATH, 0, 0, "", "FILE", true, IN_SERVE,
-       "Where the quotas of a day are counted, so that they outlive the process.")
+OPTION(
+    QUOTA_JOURNAL, "quota-journal", 0, PATH, 0, 0, "", "FILE", true, IN_SERVE | IN_KEY,
+    "Where the quotas of a day are counted, so that they outlive the process. key list shows what "
+    "has been used.")
 OPTION(INSECURE_NO_AUTH, "insecure-no-auth", 0, FLAG, 0, 0, "no", "", true, IN_SERVE,
        "Let everybody who reaches the address use the server, without keys.")
 OPTION(MAX_QUEUE, "max-queue", 0, INTEGER, 0, 1000000, "1024", "N", true, IN_SERVE,

@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "base/alloc.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "server/quota_accounts.h"
@@ -373,8 +374,26 @@ static void settle_orphans(replay_state *s) {
     }
 }
 
+static bool read_journal(replay_state *s, const char *path, di_error *err) {
+    char *text;
+    size_t size, whole;
+    if (!di_file_read(path, (size_t)1 << 30, &text, &size, err)) {
+        return false;
+    }
+    bool ok = di_journal_replay(text, size, path, replay_record, s, &whole, err);
+    di_free(text);
+    if (ok) {
+        settle_orphans(s);
+    }
+    di_free(s->open);
+    return ok;
+}
+
 static bool open_journal(di_quota *q, di_error *err) {
     replay_state s = {.q = q};
+    if (q->options.read_only) {
+        return read_journal(&s, q->options.journal, err);
+    }
     bool ok = di_journal_open(&q->journal, q->options.journal, replay_record, &s, err);
     if (ok) {
         /* A day far ahead would stop the counters from ever beginning anew. */

@@ -50,6 +50,7 @@ typedef struct di_quota_clock {
 
 typedef struct di_quota_options {
     const char *journal;   /* its path; NULL: counters live as long as the process */
+    bool read_only;        /* only looks at the journal, also while a server has it */
     double flush_seconds;  /* 0 = 1; negative: no thread, di_quota_flush is called by hand */
     int64_t compact_bytes; /* journal's growth that makes it be replaced by sums; 0 = 1 MiB */
     di_quota_clock clock;

@@ -168,6 +168,19 @@ static void test_two_processes_cannot_share_a_journal(void **state) {
     assert_int_equal(err.code, DI_ERR_BUSY);
     di_quota_close(q);
     q = open_quota(path);
+    ask(q, &alice, 7, 8); /* but may look into it */
+    di_quota_options look = {
+        .journal = path, .read_only = true, .clock = {NULL, fixed_wall, &noon}};
+    size_t size, again;
+    void *before = files_read(path, &size);
+    di_quota *reader = di_quota_open(&look, &err);
+    assert_non_null(reader);
+    expect(reader, &alice, 1, 7, 8);
+    di_quota_close(reader);
+    void *after = files_read(path, &again);
+    assert_true(size == again && memcmp(before, after, size) == 0);
+    free(before);
+    free(after);
     di_quota_close(q);
     assert_null(try_open(files_path(folder, "no/such"), -1, 0, &err));
     assert_int_equal(err.code, DI_ERR_IO);

@@ -145,6 +145,8 @@ def test_racing_clients_never_exceed_a_keys_limits(folder):
         assert most <= 3, most
         assert 2500 - 110 < tally["tokens"] <= 2500 and tally["ok"] > 20 and tally["refused"] > 20, tally
         assert s.post(PATH, chat("@say x"), bearer(other))[0] == 200
+        out = succeeds(deepinfer("key", "list", "--api-key-file", keys, "--quota-journal", journal)).out
+        assert re.search(r"^racer .* today \d+ requests, \d+ tokens in, \d+ out$", out, re.M), out
     counts = journal_counts(journal)
     print(f"# {tally}, at most {most} at once, journal {counts}")
     assert counts["racer"][1] == tally["tokens"], (counts, tally)
