@@ -445,8 +445,56 @@ static bool remove_left_recursion(ebnf *g) {
     return true;
 }
 
+/* ---- rules that double themselves ---- */
+
+/* How many times r stands here and nothing else does; 0: it is not so. */
+static uint32_t count_selves(const ebnf *g, ebnf_node x, uint32_t r) {
+    const ebnf_expr *e = &g->nodes[x];
+    uint32_t count = 1;
+    for (; e->kind == EBNF_CAT; e = &g->nodes[e->b], count++) {
+        const ebnf_expr *part = &g->nodes[e->a];
+        if (part->kind != EBNF_RULE || part->a != r) {
+            return 0;
+        }
+    }
+    return e->kind == EBNF_RULE && e->a == r ? count : 0;
+}
+
+/* r = r r | B is r = B+, which can be read in one way where the other can in very many. Beside r r
+ * longer rows of r say nothing new. */
+static bool fold_doubling(ebnf *g, uint32_t r) {
+    ebnf_node rest = UINT32_MAX, x = g->rules[r].body;
+    bool found = false;
+    for (bool last = false; !last;) {
+        ebnf_expr e = g->nodes[x];
+        last = e.kind != EBNF_ALT;
+        ebnf_node alternative = last ? x : e.a;
+        uint32_t selves = count_selves(g, alternative, r);
+        found |= selves == 2;
+        if (selves < 2) {
+            rest = rest == UINT32_MAX ? alternative : di_ebnf_add(g, EBNF_ALT, alternative, rest);
+        }
+        x = e.b;
+    }
+    if (!found || rest == UINT32_MAX || g->failed) {
+        return !g->failed;
+    }
+    ebnf_node repeat = di_ebnf_add(g, EBNF_REPEAT, rest, 0);
+    if (repeat != UINT32_MAX) {
+        g->nodes[repeat].low = 1;
+        g->nodes[repeat].high = DI_TERM_UNBOUNDED;
+        g->rules[r].body = repeat;
+    }
+    return repeat != UINT32_MAX;
+}
+
 bool di_ebnf_finish(ebnf *g, uint32_t root) {
     di_machine *m = g->m;
+    for (uint32_t r = 0; r < g->num_rules; r++) {
+        if (!fold_doubling(g, r)) {
+            return false;
+        }
+    }
     mark_rules(g);
     if (!g->rules[root].productive) {
         return di_fail(g->err, DI_ERR_ARGUMENT, "the rule \"%s\" derives no text at all",

@@ -262,6 +262,7 @@ static bool machine_fault(const di_machine *m, di_error *err) {
 
 static di_config step_token(di_machine *machine, di_config c, int32_t token) {
     const di_vocab_token *t = &machine->vocab->tokens[token];
+    machine->crowd_work = 0;
     c = t->size == 0 ? DI_CONFIG_DEAD : c;
     for (size_t i = 0; i < t->size && c != DI_CONFIG_DEAD; i++) {
         c = di_machine_step(machine, c, (uint8_t)t->bytes[i]);
@@ -379,6 +380,7 @@ bool di_matcher_rollback(di_matcher *m, size_t k) {
 
 static bool make_mask(di_matcher *m, void *data, di_error *err) {
     di_machine *machine = &m->grammar->machine;
+    machine->crowd_work = 0;
     return di_machine_mask(machine, current(m), data) || machine_fault(machine, err);
 }
 
@@ -411,6 +413,7 @@ static bool force(di_matcher *m, void *data, di_error *err) {
     const forcing *f = data;
     di_machine *machine = &m->grammar->machine;
     di_config c = m->ended ? DI_CONFIG_DEAD : current(m);
+    machine->crowd_work = 0;
     f->out->size = 0; /* it may be the second attempt */
     while (f->out->size < f->limit && c != DI_CONFIG_DEAD && !machine->configs[c].accepts) {
         di_config to = DI_CONFIG_DEAD;

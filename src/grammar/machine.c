@@ -342,7 +342,8 @@ static di_config end_closure(di_machine *m) {
     }
     if (m->num_found > 1) {
         join_found(m);
-        if (m->num_found > DI_MACHINE_MAX_ITEMS) {
+        m->crowd_work += m->num_found > DI_MACHINE_CROWD ? (uint32_t)m->num_work : 0;
+        if (m->num_found > DI_MACHINE_MAX_ITEMS || m->crowd_work > DI_MACHINE_MAX_CROWD_WORK) {
             too_ambiguous(m);
         }
     }

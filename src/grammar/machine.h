@@ -25,6 +25,9 @@ enum { DI_CONFIG_DEAD = 0, DI_STACK_BOTTOM = 0 };
 #define DI_MACHINE_MAX_WORK 8192
 /* Items of a configuration: stacks that live side by side. */
 #define DI_MACHINE_MAX_ITEMS 1024
+/* A call that comes through configurations of more items than CROWD may look at so many pairs. */
+#define DI_MACHINE_CROWD          128
+#define DI_MACHINE_MAX_CROWD_WORK 100000
 
 /* Terms of which it is remembered what stands for them. */
 #define DI_MACHINE_ALIKE 256
@@ -76,6 +79,8 @@ typedef struct di_machine {
         di_item item;
     } * seen; /* [2 * DI_MACHINE_MAX_WORK] */
     uint32_t epoch;
+
+    uint32_t crowd_work; /* pairs looked at in crowds; its user sets it to 0 for each call */
 
     /* masks */
     const di_vocab *vocab;

@@ -408,6 +408,36 @@ static void test_drafts_change_no_constrained_answer(void **state) {
     }
 }
 
+/* Without a seed drafts change the tokens, but not what is allowed. */
+static void test_answers_without_a_seed_keep_to_the_grammar_with_drafts(void **state) {
+    (void)state;
+    di_engine *e = open_with_drafts(5, 8);
+    di_queue *q = open_queue(e);
+    answer answers[24] = {0};
+    for (int i = 0; i < 24; i++) {
+        di_request_params p = seeded(0, 300);
+        p.has_seed = false;
+        p.temperature = i % 3 ? 1 : 2;
+        p = i % 2 ? constrained(p, DI_SCHEMA_JSON, BOOK) : constrained(p, DI_SCHEMA_REGEX, CODE);
+        submit(e, q, messages_prompt(QUESTION), p, &answers[i]);
+    }
+    read_answers(q, 24);
+    for (int i = 0; i < 24; i++) {
+        assert_int_equal(answers[i].reason, DI_FINISH_STOP);
+        if (i % 2) {
+            expect_book(answers[i].text);
+        } else {
+            expect_matches(answers[i].text, CODE);
+        }
+        answer_clear(&answers[i]);
+    }
+    di_engine_stats s = {.struct_bytes = sizeof s};
+    di_engine_get_stats(e, &s);
+    assert_true(s.drafts_accepted > 0);
+    di_queue_destroy(q);
+    di_engine_close(e);
+}
+
 /* Pools so small that answers are preempted; the grammar goes on where it was. */
 static void test_a_preempted_answer_keeps_its_place_in_the_grammar(void **state) {
     (void)state;
@@ -591,6 +621,7 @@ int main(void) {
         cmocka_unit_test(test_calls_follow_the_tools),
         cmocka_unit_test(test_a_block_that_the_prompt_has_opened_goes_on),
         cmocka_unit_test(test_drafts_change_no_constrained_answer),
+        cmocka_unit_test(test_answers_without_a_seed_keep_to_the_grammar_with_drafts),
         cmocka_unit_test(test_a_preempted_answer_keeps_its_place_in_the_grammar),
         cmocka_unit_test(test_what_cannot_be_is_told_by_field),
         cmocka_unit_test(test_triggers_that_can_never_appear_are_refused),
