@@ -141,6 +141,10 @@ void di_pricer_lengths(di_pricer *p, di_job *const *jobs, const int *limits, int
     }
     most = most < all ? most : all;
     int budget = !p->o.priced || most < 1 ? most : budget_of(p, jobs, limits, n, rows, most);
+    if (p->o.priced && p->o.agree) {
+        int agreed = p->o.agree(p->o.user, rows + (budget > 0 ? budget : 0)) - rows;
+        budget = agreed < most ? agreed : most;
+    }
     for (int i = 0; i < n; i++) {
         memcpy(p->survival + i * stride, jobs[i]->survival,
                (size_t)limits[i] * sizeof *p->survival);

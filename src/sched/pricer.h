@@ -23,6 +23,12 @@ typedef struct di_pricer_options {
     int max_num_seqs;
     bool priced;                        /* false: all are verified, everybody gets new ones */
     double temperatures[DI_MAX_DRAFTS]; /* of the confidence head, > 0 */
+    /* With several ranks: told how many rows this one's step should have, answers how many the
+     * largest rank's has. A step lasts as long as its slowest rank, so the difference is filled
+     * with the next best drafts; that is no less causal, for the numbers come from budgets. NULL:
+     * alone. */
+    int (*agree)(void *user, int rows);
+    void *user;
 } di_pricer_options;
 
 typedef struct di_pricer {

@@ -221,6 +221,32 @@ static void test_the_budget_looks_at_no_round_at_hand(void **state) {
     di_pricer_destroy(&w.p);
 }
 
+static int largest_rank(void *user, int rows) {
+    int *others = user;
+    return rows > *others ? rows : *others;
+}
+
+/* A rank with cheap drafts left fills its step up to the largest rank's. */
+static void test_ranks_agree_on_a_size(void **state) {
+    (void)state;
+    world w;
+    open_world(&w, true, 0.0007);
+    live(&w, 0.5f, 50);
+    file_all(&w, 0.5f);
+    di_pricer_lengths(&w.p, w.list, w.limits, SEQS, SEQS, 100);
+    int alone = verified(&w);
+    static const int more[] = {-5, 0, 3, 100};
+    for (int i = 0; i < 4; i++) {
+        int others = SEQS + alone + more[i];
+        w.p.o.agree = largest_rank;
+        w.p.o.user = &others;
+        di_pricer_lengths(&w.p, w.list, w.limits, SEQS, SEQS, 100);
+        int wanted = alone + (more[i] > 0 ? more[i] : 0);
+        assert_int_equal(verified(&w), wanted < SEQS * DRAFTS ? wanted : SEQS * DRAFTS);
+    }
+    di_pricer_destroy(&w.p);
+}
+
 static void test_fixed_verifies_what_there_is_room_for(void **state) {
     (void)state;
     world w;
@@ -323,6 +349,7 @@ int main(void) {
         cmocka_unit_test(test_times_never_fall_with_rows),
         cmocka_unit_test(test_cheap_rows_verify_all_and_dear_ones_none),
         cmocka_unit_test(test_the_budget_looks_at_no_round_at_hand),
+        cmocka_unit_test(test_ranks_agree_on_a_size),
         cmocka_unit_test(test_fixed_verifies_what_there_is_room_for),
         cmocka_unit_test(test_drafts_are_made_where_they_pay),
         cmocka_unit_test(test_drafts_go_to_those_who_use_them),
