@@ -75,7 +75,7 @@ bench-run: all $(BENCH_BIN) $(TEST_HELPERS) testdata
 # SEED=n starts elsewhere.
 SOAK_EVENTS ?= 50
 SOAK_BIN := $(addprefix $(BUILD)/tests/,sched/test_random sample/test_rejection \
-    engine/test_random_events engine/test_structured_events)
+    engine/test_random_events engine/test_structured_events engine/test_drafts_law)
 
 soak: deps
 	@$(MAKE) --no-print-directory soak-run

@@ -18,9 +18,8 @@ parallel: base ops
 model:    base text ops weights cache parallel
 sample:   base text
 grammar:  base
-spec:     base text model
 sched:    base text cache
-engine:   base text vision ops ops/ref ops/cpu ops/cuda weights cache parallel model sample grammar spec sched
+engine:   base text vision ops ops/ref ops/cpu ops/cuda weights cache parallel model sample grammar sched
 server:   base text engine
 cli:      base text ops ops/cuda weights cache grammar engine server
 '
