@@ -1,6 +1,7 @@
 /* Reading JSON: see json.h. jansson does the parsing; what it does not bound is bounded here. */
 #include "base/json.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -210,4 +211,24 @@ json_t *di_json_array(const json_t *object, const char *where, const char *key, 
         return NULL;
     }
     return value;
+}
+
+bool di_json_write(const char *path, json_t *object, di_error *err) {
+    char *text = object ? json_dumps(object, JSON_REAL_PRECISION(9)) : NULL;
+    json_decref(object);
+    if (!text) {
+        return di_fail(err, DI_ERR_NO_MEMORY, "%s: no memory to write it", path);
+    }
+    di_writer w;
+    size_t size = strlen(text);
+    text[size] = '\n'; /* in the terminator's place: it is freed next */
+    bool ok = di_writer_open(&w, path, err);
+    if (ok && di_writer_write(&w, text, size + 1, err)) {
+        ok = di_writer_commit(&w, err);
+    } else if (ok) {
+        di_writer_abort(&w);
+        ok = false;
+    }
+    free(text);
+    return ok;
 }

@@ -25,6 +25,10 @@ json_t *di_json_parse_text(const char *text, size_t size, int max_depth, const c
 /* di_file_read + di_json_parse. */
 json_t *di_json_read(const char *path, size_t max_bytes, di_error *err);
 
+/* Writes an object to a file, which is never seen half written; takes `object` (NULL: there was no
+ * memory for it). */
+bool di_json_write(const char *path, json_t *object, di_error *err);
+
 /* Fields of an object. `where` prefixes the key in messages. The *_or forms give `absent` when the
  * key is missing (null counts as missing); the others fail then. A value of another type or outside
  * [low, high] is always an error. Reals accept integers. */

@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -86,28 +85,18 @@ bool di_temperatures_read(const char *text, const char *model, int n, double *ou
 
 bool di_temperatures_write(const char *model, const double *temperatures, int n, long rounds,
                            di_error *err) {
-    json_t *array = json_array();
-    for (int j = 0; array && j < n; j++) {
-        json_array_append_new(array, json_real(temperatures[j]));
-    }
-    json_t *object = json_pack("{s:o*, s:I}", "temperatures", array, "rounds", (json_int_t)rounds);
-    char *text = object ? json_dumps(object, JSON_REAL_PRECISION(6) | JSON_INDENT(2)) : NULL;
     char *path = di_path_join(model, DI_CALIBRATION_FILE);
-    di_writer w;
-    bool ok = (text && path && json_array_size(array) == (size_t)n) ||
-              di_fail(err, DI_ERR_NO_MEMORY, "%s: no memory to write it", model);
-    ok = ok && di_writer_open(&w, path, err);
-    if (ok) {
-        ok = di_writer_write(&w, text, strlen(text), err) && di_writer_write(&w, "\n", 1, err);
-        if (ok) {
-            ok = di_writer_commit(&w, err);
-        } else {
-            di_writer_abort(&w);
-        }
+    json_t *array = json_array(), *object = NULL;
+    bool ok = path && array;
+    for (int j = 0; ok && j < n; j++) {
+        ok = json_array_append_new(array, json_real(temperatures[j])) == 0;
     }
+    if (ok) {
+        object = json_pack("{s:O, s:I}", "temperatures", array, "rounds", (json_int_t)rounds);
+    }
+    ok = di_json_write(path ? path : model, object, err);
+    json_decref(array);
     di_free(path);
-    free(text);
-    json_decref(object);
     return ok;
 }
 

@@ -280,24 +280,10 @@ static json_t *curve_array(const di_curve *curve) {
 
 static bool write_file(const char *path, const char *description, const di_curves *c,
                        di_error *err) {
-    json_t *object = json_pack("{s:s, s:I, s:o*, s:o*}", "description", description, "created",
+    json_t *object = json_pack("{s:s, s:I, s:o, s:o}", "description", description, "created",
                                (json_int_t)time(NULL), "step", curve_array(&c->step), "draft",
                                curve_array(&c->draft));
-    char *text = object ? json_dumps(object, JSON_REAL_PRECISION(9)) : NULL;
-    di_writer w;
-    bool ok = text != NULL || di_fail(err, DI_ERR_NO_MEMORY, "%s: no memory to write it", path);
-    ok = ok && di_writer_open(&w, path, err);
-    if (ok) {
-        ok = di_writer_write(&w, text, strlen(text), err);
-        if (ok) {
-            ok = di_writer_commit(&w, err);
-        } else {
-            di_writer_abort(&w);
-        }
-    }
-    free(text);
-    json_decref(object);
-    return ok;
+    return di_json_write(path, object, err);
 }
 
 bool di_curves_get(const di_parts *parts, const di_curve_request *r, di_curves *c, di_error *err) {
