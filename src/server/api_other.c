@@ -261,6 +261,7 @@ void di_serve_metrics(di_exchange *x) {
     if (s->answerer.engine) {
         di_metrics_poll(s->metrics, s->answerer.engine);
     }
+    di_metrics_journal(s->metrics, di_quota_healthy(s->quota, NULL));
     if (!di_metrics_write(s->metrics, &text, &err)) {
         di_buffer_free(&text);
         di_exchange_fail(x, &err);

@@ -174,6 +174,10 @@ void di_metrics_in_flight(di_metrics *m, int delta) {
     atomic_fetch_add_explicit(&m->in_flight, delta, memory_order_relaxed);
 }
 
+void di_metrics_journal(di_metrics *m, bool fine) {
+    atomic_store_explicit(&m->journal_broken, !fine, memory_order_relaxed);
+}
+
 void di_metrics_event(di_metrics *m, di_server_event event) {
     if ((unsigned)event < DI_NUM_EVENTS) {
         add(&m->events[event], 1);

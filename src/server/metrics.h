@@ -117,6 +117,9 @@ void di_metrics_poll(di_metrics *m, di_engine *engine);
 void di_metrics_engine(di_metrics *m, const di_engine_stats *stats, const di_step_stats *steps,
                        size_t num_steps);
 
+/* Whether the journal of quotas could be written last time; fine until told otherwise. */
+void di_metrics_journal(di_metrics *m, bool fine);
+
 /* ---- reading ----------------------------------------------------------------------------------*/
 
 /* Content-Type of what di_metrics_write appends. */

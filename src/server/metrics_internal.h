@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 
 #include "server/keys.h"
 #include "server/metrics.h"
@@ -47,6 +48,7 @@ struct di_metrics {
     di_counter http_requests[DI_NUM_ENDPOINTS][DI_NUM_STATUSES];
     di_histogram http_seconds[DI_NUM_ENDPOINTS];
     atomic_int_least64_t connections, in_flight;
+    atomic_bool journal_broken;
     di_counter events[DI_NUM_EVENTS];
 
     di_counter finished[DI_NUM_FINISHED], streamed, reasoning_tokens;

@@ -264,6 +264,9 @@ static void write_http(writer *w) {
           (double)atomic_load((atomic_int_least64_t *)&m->connections));
     gauge(w, "deepinfer:http_requests_in_flight", "Requests being answered.",
           (double)atomic_load((atomic_int_least64_t *)&m->in_flight));
+    gauge(w, "deepinfer:quota_journal_ok",
+          "1: the quotas of a day can be written down; 0: requests of keys that have one get 503.",
+          atomic_load((atomic_bool *)&m->journal_broken) ? 0 : 1);
     family(w, "deepinfer:server_events_total", "counter", "What befell the server.");
     for (int i = 0; i < DI_NUM_EVENTS; i++) {
         snprintf(labels, sizeof labels, "event=\"%s\"", events[i]);

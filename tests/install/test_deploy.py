@@ -149,13 +149,14 @@ def test_the_container_has_the_libraries_that_the_program_loads(_):
 
 
 @test
-def test_the_dashboard_asks_for_metrics_that_there_are(_):
+def test_dashboard_and_alerts_ask_for_metrics_that_there_are(_):
     board = json.loads(Path("deploy/grafana/deepinfer.json").read_text())
     asked = set()
     for panel in board["panels"]:
         for target in panel.get("targets", []):
             asked |= set(re.findall(r"\b(?:vllm|deepinfer):[a-z_0-9]+|\bprocess_[a-z_]+", target["expr"]))
     assert len(asked) > 40, asked
+    asked |= set(re.findall(r"\b(?:vllm|deepinfer):[a-z_0-9]+", Path("deploy/prometheus/alerts.yml").read_text()))
     page = PAGE.read_text()
     with demo() as server:
         server.post("/v1/chat/completions", chat("Who wrote Dracula?", max_tokens=3))
@@ -166,6 +167,13 @@ def test_the_dashboard_asks_for_metrics_that_there_are(_):
         assert name in told or family in told, name
     for name in set(re.findall(r"`((?:vllm|deepinfer):[a-z_0-9]+)", page)):
         assert name in told, f"the page names {name}"
+
+
+@test
+def test_the_alerts_are_rules_that_prometheus_reads(_):
+    done = subprocess.run([need("promtool"), "check", "rules", "deploy/prometheus/alerts.yml"],
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and "7 rules found" in done.stdout, done.stdout + done.stderr
 
 
 @test

@@ -70,6 +70,7 @@ static di_metrics *full(void) {
     di_metrics_connections(m, 1);
     di_metrics_connections(m, -1);
     di_metrics_in_flight(m, 1);
+    di_metrics_journal(m, false);
     di_metrics_event(m, DI_EVENT_DISCONNECT);
     di_metrics_event(m, DI_EVENT_SLOW_READER);
     di_metrics_refused(m, "bob", DI_QUOTA_CONCURRENCY);
@@ -158,6 +159,7 @@ static void test_what_is_counted_is_what_is_written(void **state) {
          1},
         {"deepinfer:http_requests_total" OURS ",endpoint=\"other\",status=\"404\"}", 1},
         {"deepinfer:http_connections" OURS "}", 1},
+        {"deepinfer:quota_journal_ok" OURS "}", 0},
         {"deepinfer:http_requests_in_flight" OURS "}", 1},
         {"deepinfer:server_events_total" OURS ",event=\"disconnect\"}", 1},
         {"deepinfer:key_requests_total" OURS ",key=\"alice\"}", 1},

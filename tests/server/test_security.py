@@ -5,6 +5,7 @@ import json
 import os
 import random
 import re
+import resource
 import signal
 import socket
 import statistics
@@ -194,6 +195,44 @@ def test_kill_9_under_load_keeps_each_key_within_one_request(folder):
             done[name] = counts[name]
     print("# " + ", ".join(f"{name} {c[0]} requests" for name, c in done.items()))
     assert sum(c[0] for c in done.values()) > 50
+
+
+@test
+def test_a_full_disk_stops_metered_keys_alone_and_heals(folder):
+    keys, journal = folder / "keys", folder / "journal"
+    metered = make_key(keys, "metered", "--tokens-per-day", 1000000)
+    free = make_key(keys, "free", "--admin")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def full():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (400, hard))
+
+    with demo("--api-key-file", keys, "--quota-journal", journal, preexec_fn=full) as s:
+        def ok():
+            text = s.request("GET", "/metrics", None, bearer(free))[2].decode()
+            return int(re.search(r"^deepinfer:quota_journal_ok\S* (\d)", text, re.M)[1])
+
+        used = 0
+        for i in range(50):  # until there is no room
+            status, h, body = s.request("POST", PATH, chat("Who?", max_tokens=1), bearer(metered))
+            if status != 200:
+                break
+            used += 1
+        assert status == 503 and int(h["Retry-After"]) >= 1, (status, body)
+        assert "keep count" in json.loads(body)["error"]["message"], body
+        assert 0 < used < 50 and ok() == 0 and s.get("/health/ready")[0] == 503
+        assert s.get("/health/live")[0] == 200
+        for _ in range(5):
+            assert s.post(PATH, chat("Who?", max_tokens=1), bearer(free))[0] == 200
+        resource.prlimit(s.process.pid, resource.RLIMIT_FSIZE, (soft, hard))
+        deadline = time.monotonic() + PATIENCE
+        while not ok():
+            assert time.monotonic() < deadline, "it never healed"
+            time.sleep(0.1)
+        assert s.post(PATH, chat("Who?", max_tokens=1), bearer(metered))[0] == 200
+        assert s.get("/health/ready")[0] == 200
+    counts = journal_counts(journal)
+    assert counts["metered"][0] >= used + 1 and counts["free"][0] == 5, (used, counts)
 
 
 # ---- keys and headers ---------------------------------------------------------------------------
@@ -391,7 +430,6 @@ def test_a_storm_of_reloads_disturbs_no_request(folder):
 @test
 def test_ten_thousand_sockets_of_every_kind_leave_room_for_keys(folder):
     """Idle, half a header, half a body, bad keys, resets: all at once, and a customer in between."""
-    import resource
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     crowd = min(10000, hard - 400) if MODE == "release" else 1000

@@ -110,12 +110,12 @@ def scripted(**options):
     return Server([SCRIPTED, DEMO] + [f"{k}={v}" for k, v in options.items()]).wait_for_stdout()
 
 
-def demo(*options):
+def demo(*options, **more):
     """`deepinfer serve` on the demo model; its log goes nowhere unless asked for."""
     words = [PROGRAM, "serve", "-m", DEMO, "--port", "0", "-q", "--kv-memory", "200M"]
     if "--access-log" not in options:
         words += ["--access-log", "none"]
-    return Server(words + list(options)).wait_for_stderr()
+    return Server(words + list(options), **more).wait_for_stderr()
 
 
 Server.wait_for_stdout = lambda self: self.wait_for(self.process.stdout, ":")
