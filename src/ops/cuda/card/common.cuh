@@ -5,6 +5,7 @@
 #define DI_OPS_CUDA_COMMON_CUH
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include "kernels.h"
 
@@ -107,6 +108,29 @@ __device__ __forceinline__ float q8_round_trip(dk_bf16 v) {
     return e4m3_value(to_e4m3(bf16_value(v) * inverse)) * e8m0_value(byte);
 }
 
+/* Q8 there and back for two values whose scale is `scale`, 1 / scale inverse: two BF16. What comes
+ * out is a BF16 value as it stands, so that its upper half is cut off. */
+__device__ __forceinline__ uint32_t q8_pair(float low, float high, float inverse, float scale) {
+    uint16_t codes;
+    uint32_t halves;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;"
+        : "=h"(codes)
+        : "f"(high * inverse), "f"(low * inverse));
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(codes));
+    float2 v = __half22float2(*(__half2 *)&halves);
+    return __byte_perm(__float_as_uint(v.x * scale), __float_as_uint(v.y * scale), 0x7632);
+}
+
+/* Q8 of a group whose largest magnitude is `amax` (bits of a BF16). */
+struct q8_factors {
+    float inverse, scale;
+};
+
+__device__ __forceinline__ q8_factors q8_factors_of(uint32_t amax) {
+    uint32_t byte = q8_scale(bf16_value((dk_bf16)amax));
+    return {__uint_as_float((byte < 254 ? 254 - byte : 0) << 23), e8m0_value(byte)};
+}
+
 /* The same for 8 values of a thread, a group being four lanes. */
 __device__ __forceinline__ uint4 q8_piece(uint4 v) {
     uint32_t w[4] = {v.x, v.y, v.z, v.w}, most = 0;
@@ -115,14 +139,11 @@ __device__ __forceinline__ uint4 q8_piece(uint4 v) {
         most = max(most, magnitude_bits((dk_bf16)w[i]));
         most = max(most, magnitude_bits((dk_bf16)(w[i] >> 16)));
     }
-    uint32_t byte = q8_scale(bf16_value((dk_bf16)group_max(most, 4)));
-    float inverse = __uint_as_float((byte < 254 ? 254 - byte : 0) << 23), scale = e8m0_value(byte);
+    q8_factors f = q8_factors_of(group_max(most, 4));
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        uint32_t low = to_bf16(e4m3_value(to_e4m3(__uint_as_float(w[i] << 16) * inverse)) * scale);
-        uint32_t high =
-            to_bf16(e4m3_value(to_e4m3(__uint_as_float(w[i] & 0xffff0000u) * inverse)) * scale);
-        w[i] = low | high << 16;
+        w[i] = q8_pair(__uint_as_float(w[i] << 16), __uint_as_float(w[i] & 0xffff0000u), f.inverse,
+                       f.scale);
     }
     return make_uint4(w[0], w[1], w[2], w[3]);
 }

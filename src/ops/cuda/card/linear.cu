@@ -26,22 +26,20 @@ static __device__ __forceinline__ uint4 read_piece(const dk_bf16 *row, int at, i
     return make_uint4(w[0], w[1], w[2], w[3]);
 }
 
-/* A thread takes 8 values, a group of the quantiser four threads. */
+/* Grid: rows, blocks of pieces. A thread takes 8 values, a group of the quantiser four threads. */
 static __global__ void __launch_bounds__(256) prepare(prepare_call c) {
+    int piece = blockIdx.y * blockDim.x + threadIdx.x, at = piece * 8;
+    size_t row = blockIdx.x; /* t * groups + g */
+    int t = blockIdx.x / c.groups, group = blockIdx.x % c.groups;
     let_successors_begin();
     wait_for_predecessors();
-    int pieces = (c.k + DK_CHUNK - 1) / DK_CHUNK * 8;
-    long long task = (long long)blockIdx.x * blockDim.x + threadIdx.x;
-    bool mine = task < (long long)c.n * c.groups * pieces;
-    long long row = mine ? task / pieces : 0; /* t * groups + g */
-    int at = mine ? (int)(task % pieces) * 8 : 0;
     uint4 v = read_piece(c.x + row * c.k, at, c.k, c.whole);
     if (c.quantise) {
         v = q8_piece(v);
     }
-    if (mine) {
-        dk_bf16 *out = c.out + (row % c.groups) * dk_prepared_values(c.n, c.k);
-        *(uint4 *)(out + prepared_at(c.n, (int)(row / c.groups), at)) = v;
+    if (at < (c.k + DK_CHUNK - 1) / DK_CHUNK * DK_CHUNK) {
+        dk_bf16 *out = c.out + group * dk_prepared_values(c.n, c.k);
+        *(uint4 *)(out + prepared_at(c.n, t, at)) = v;
     }
 }
 
@@ -49,8 +47,8 @@ void dk_prepare(cudaStream_t s, const dk_bf16 *x, int n, int groups, int k, bool
                 dk_bf16 *out) {
     bool whole = k % 8 == 0 && (uintptr_t)x % 16 == 0;
     prepare_call c = {x, n, groups, k, quantise, whole, out};
-    long long tasks = (long long)dk_prepared_values((size_t)n * groups, k) / 8;
-    launch_overlapped(s, prepare, dim3((unsigned)((tasks + 255) / 256)), 256, 0, 1, c);
+    int pieces = (k + DK_CHUNK - 1) / DK_CHUNK * 8;
+    launch_overlapped(s, prepare, dim3(n * groups, (pieces + 255) / 256), 256, 0, 1, c);
 }
 
 /* ---- the product -----------------------------------------------------------------------------*/
@@ -207,16 +205,17 @@ static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) linear(linear_ca
 
 /* ---- launches --------------------------------------------------------------------------------*/
 
-/* Of an H200: what the slices are chosen for, the same on every card. */
-enum { MULTIPROCESSORS = 132 };
+/* For an H200, and the same on every card. */
+enum { MULTIPROCESSORS = 132, ENOUGH_BLOCKS = 160 };
 
-/* Slices: as many as let blocks of 128 rows fill two places on every multiprocessor. A property of
- * the weight, whatever it is multiplied with. */
+/* Slices: a power of two that lets every multiprocessor have about one block of 128 rows. More, or
+ * other numbers, would not fit at once: a cluster's blocks are placed together, in one part of the
+ * chip. A property of the weight, whatever it is multiplied with. */
 static void cut(linear_call *c) {
-    int blocks = (c->m + 127) / 128 * c->groups;
-    int slices = 2 * MULTIPROCESSORS / blocks;
-    slices = slices < MAX_SLICES ? slices : MAX_SLICES;
-    slices = slices > 1 ? slices : 1;
+    int blocks = (c->m + 127) / 128 * c->groups, slices = 1;
+    while (slices < MAX_SLICES && blocks * slices * 2 <= ENOUGH_BLOCKS) {
+        slices *= 2;
+    }
     c->slice_chunks = (c->w.chunks + slices - 1) / slices;
     c->slice_chunks += c->slice_chunks % 2;
     c->slices = (c->w.chunks + c->slice_chunks - 1) / c->slice_chunks;
@@ -259,13 +258,13 @@ void dk_linear(cudaStream_t s, const dk_matrix *w, const dk_bf16 *prepared, int 
             launch<block_shape<256, 2>, false>(s, c);
         }
     } else if (c.n <= 8) {
-        launch<block_shape<8, 2>, false>(s, c);
+        launch<block_shape<8, 1>, false>(s, c);
     } else if (c.n <= 16) {
-        launch<block_shape<16, 2>, false>(s, c);
+        launch<block_shape<16, 1>, false>(s, c);
     } else if (c.n <= 32) {
-        launch<block_shape<32, 4>, false>(s, c);
+        launch<block_shape<32, 2>, false>(s, c);
     } else {
-        launch<block_shape<64, 4>, false>(s, c);
+        launch<block_shape<64, 2>, false>(s, c);
     }
 }
 

@@ -33,70 +33,74 @@ template <int LEFT> __device__ __forceinline__ void mma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 }
 
-/* Rows of a K-major operand in the 128-byte swizzle, groups of eight 1024 bytes apart. */
-__device__ __forceinline__ uint64_t descriptor_of(uint32_t address) {
-    return (uint64_t)1 << 62 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 16 |
-           (address & 0x3ffff) >> 4;
+/* Rows of a K-major operand in the 128-byte swizzle, groups of eight 1024 bytes apart: the lower
+ * half of its descriptor; the upper one is the same for all. */
+__device__ __forceinline__ uint32_t descriptor_of(uint32_t address) {
+    return 1u << 16 | (address & 0x3ffff) >> 4;
 }
 
 /* acc[0 .. N / 8) (+)= a . rows; add: 0 forgets what acc held. */
 template <int N>
-__device__ __forceinline__ void wgmma(float (*acc)[4], const uint32_t (&a)[4], uint64_t b, int add);
+__device__ __forceinline__ void wgmma(float (*acc)[4], const uint32_t (&a)[4], uint32_t b, int add);
 
 template <>
-__device__ __forceinline__ void wgmma<8>(float (*acc)[4], const uint32_t (&a)[4], uint64_t b,
+__device__ __forceinline__ void wgmma<8>(float (*acc)[4], const uint32_t (&a)[4], uint32_t b,
                                          int add) {
-    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %9, 0;\n\t"
+    asm volatile("{\n\t.reg .pred p;\n\t.reg .b64 d;\n\tsetp.ne.b32 p, %9, 0;\n\t"
+                 "mov.b64 d, {%8, 0x40000040};\n\t"
                  "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 "
                  "{"
                  "%0, %1, %2, %3"
                  "}, "
-                 "{%4, %5, %6, %7}, %8, p, 1, 1, 0;\n\t}"
+                 "{%4, %5, %6, %7}, d, p, 1, 1, 0;\n\t}"
                  : "+f"(acc[0][0]), "+f"(acc[0][1]), "+f"(acc[0][2]), "+f"(acc[0][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));
 }
 
 template <>
-__device__ __forceinline__ void wgmma<16>(float (*acc)[4], const uint32_t (&a)[4], uint64_t b,
+__device__ __forceinline__ void wgmma<16>(float (*acc)[4], const uint32_t (&a)[4], uint32_t b,
                                           int add) {
-    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %13, 0;\n\t"
+    asm volatile("{\n\t.reg .pred p;\n\t.reg .b64 d;\n\tsetp.ne.b32 p, %13, 0;\n\t"
+                 "mov.b64 d, {%12, 0x40000040};\n\t"
                  "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 "
                  "{"
                  "%0, %1, %2, %3, %4, %5, %6, %7"
                  "}, "
-                 "{%8, %9, %10, %11}, %12, p, 1, 1, 0;\n\t}"
+                 "{%8, %9, %10, %11}, d, p, 1, 1, 0;\n\t}"
                  : "+f"(acc[0][0]), "+f"(acc[0][1]), "+f"(acc[0][2]), "+f"(acc[0][3]),
                    "+f"(acc[1][0]), "+f"(acc[1][1]), "+f"(acc[1][2]), "+f"(acc[1][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));
 }
 
 template <>
-__device__ __forceinline__ void wgmma<32>(float (*acc)[4], const uint32_t (&a)[4], uint64_t b,
+__device__ __forceinline__ void wgmma<32>(float (*acc)[4], const uint32_t (&a)[4], uint32_t b,
                                           int add) {
-    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %21, 0;\n\t"
+    asm volatile("{\n\t.reg .pred p;\n\t.reg .b64 d;\n\tsetp.ne.b32 p, %21, 0;\n\t"
+                 "mov.b64 d, {%20, 0x40000040};\n\t"
                  "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
                  "{"
                  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
                  "}, "
-                 "{%16, %17, %18, %19}, %20, p, 1, 1, 0;\n\t}"
+                 "{%16, %17, %18, %19}, d, p, 1, 1, 0;\n\t}"
                  : "+f"(acc[0][0]), "+f"(acc[0][1]), "+f"(acc[0][2]), "+f"(acc[0][3]),
                    "+f"(acc[1][0]), "+f"(acc[1][1]), "+f"(acc[1][2]), "+f"(acc[1][3]),
                    "+f"(acc[2][0]), "+f"(acc[2][1]), "+f"(acc[2][2]), "+f"(acc[2][3]),
                    "+f"(acc[3][0]), "+f"(acc[3][1]), "+f"(acc[3][2]), "+f"(acc[3][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));
 }
 
 template <>
-__device__ __forceinline__ void wgmma<64>(float (*acc)[4], const uint32_t (&a)[4], uint64_t b,
+__device__ __forceinline__ void wgmma<64>(float (*acc)[4], const uint32_t (&a)[4], uint32_t b,
                                           int add) {
-    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %37, 0;\n\t"
+    asm volatile("{\n\t.reg .pred p;\n\t.reg .b64 d;\n\tsetp.ne.b32 p, %37, 0;\n\t"
+                 "mov.b64 d, {%36, 0x40000040};\n\t"
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
                  "{"
                  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
                  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, "
                  "%30, %31"
                  "}, "
-                 "{%32, %33, %34, %35}, %36, p, 1, 1, 0;\n\t}"
+                 "{%32, %33, %34, %35}, d, p, 1, 1, 0;\n\t}"
                  : "+f"(acc[0][0]), "+f"(acc[0][1]), "+f"(acc[0][2]), "+f"(acc[0][3]),
                    "+f"(acc[1][0]), "+f"(acc[1][1]), "+f"(acc[1][2]), "+f"(acc[1][3]),
                    "+f"(acc[2][0]), "+f"(acc[2][1]), "+f"(acc[2][2]), "+f"(acc[2][3]),
@@ -105,14 +109,15 @@ __device__ __forceinline__ void wgmma<64>(float (*acc)[4], const uint32_t (&a)[4
                    "+f"(acc[5][0]), "+f"(acc[5][1]), "+f"(acc[5][2]), "+f"(acc[5][3]),
                    "+f"(acc[6][0]), "+f"(acc[6][1]), "+f"(acc[6][2]), "+f"(acc[6][3]),
                    "+f"(acc[7][0]), "+f"(acc[7][1]), "+f"(acc[7][2]), "+f"(acc[7][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));
 }
 
 template <>
-__device__ __forceinline__ void wgmma<128>(float (*acc)[4], const uint32_t (&a)[4], uint64_t b,
+__device__ __forceinline__ void wgmma<128>(float (*acc)[4], const uint32_t (&a)[4], uint32_t b,
                                            int add) {
     asm volatile(
-        "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %69, 0;\n\t"
+        "{\n\t.reg .pred p;\n\t.reg .b64 d;\n\tsetp.ne.b32 p, %69, 0;\n\t"
+        "mov.b64 d, {%68, 0x40000040};\n\t"
         "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
         "{"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
@@ -121,7 +126,7 @@ __device__ __forceinline__ void wgmma<128>(float (*acc)[4], const uint32_t (&a)[
         "%44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, "
         "%58, %59, %60, %61, %62, %63"
         "}, "
-        "{%64, %65, %66, %67}, %68, p, 1, 1, 0;\n\t}"
+        "{%64, %65, %66, %67}, d, p, 1, 1, 0;\n\t}"
         : "+f"(acc[0][0]), "+f"(acc[0][1]), "+f"(acc[0][2]), "+f"(acc[0][3]), "+f"(acc[1][0]),
           "+f"(acc[1][1]), "+f"(acc[1][2]), "+f"(acc[1][3]), "+f"(acc[2][0]), "+f"(acc[2][1]),
           "+f"(acc[2][2]), "+f"(acc[2][3]), "+f"(acc[3][0]), "+f"(acc[3][1]), "+f"(acc[3][2]),
@@ -135,12 +140,12 @@ __device__ __forceinline__ void wgmma<128>(float (*acc)[4], const uint32_t (&a)[
           "+f"(acc[12][2]), "+f"(acc[12][3]), "+f"(acc[13][0]), "+f"(acc[13][1]), "+f"(acc[13][2]),
           "+f"(acc[13][3]), "+f"(acc[14][0]), "+f"(acc[14][1]), "+f"(acc[14][2]), "+f"(acc[14][3]),
           "+f"(acc[15][0]), "+f"(acc[15][1]), "+f"(acc[15][2]), "+f"(acc[15][3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));
 }
 
 /* All N columns, in pieces that the instruction has. */
 template <int N>
-__device__ __forceinline__ void wgmma_columns(float (*acc)[4], const uint32_t (&a)[4], uint64_t b,
+__device__ __forceinline__ void wgmma_columns(float (*acc)[4], const uint32_t (&a)[4], uint32_t b,
                                               int add) {
     constexpr int piece = N >= 128 ? 128 : N >= 64 ? 64 : N >= 32 ? 32 : N >= 16 ? 16 : 8;
     wgmma<piece>(acc, a, b, add);
@@ -152,7 +157,7 @@ __device__ __forceinline__ void wgmma_columns(float (*acc)[4], const uint32_t (&
 /* One chunk: four steps. */
 template <int N>
 __device__ __forceinline__ void mma_chunk(float (&acc)[N / 8][4], const uint32_t (&a)[4][4],
-                                          uint64_t b, bool first) {
+                                          uint32_t b, bool first) {
     mma_begin();
 #pragma unroll
     for (int step = 0; step < 4; step++) {
@@ -166,7 +171,7 @@ __device__ __forceinline__ void mma_chunk(float (&acc)[N / 8][4], const uint32_t
 __device__ __forceinline__ void mma_begin() {}
 __device__ __forceinline__ void mma_commit() {}
 /* Here a descriptor is an address in units of 16 bytes. */
-__device__ __forceinline__ uint64_t descriptor_of(uint32_t address) {
+__device__ __forceinline__ uint32_t descriptor_of(uint32_t address) {
     return address >> 4;
 }
 
@@ -174,8 +179,8 @@ template <int LEFT> __device__ __forceinline__ void mma_wait() {}
 
 template <int N>
 __device__ __forceinline__ void mma_chunk(float (&acc)[N / 8][4], const uint32_t (&a)[4][4],
-                                          uint64_t at, bool first) {
-    uint32_t rows = (uint32_t)at << 4;
+                                          uint32_t at, bool first) {
+    uint32_t rows = at << 4;
     int lane = threadIdx.x % 32, row = lane % 8, piece = lane / 8;
 #pragma unroll
     for (int j = 0; j < N / 8; j++) {

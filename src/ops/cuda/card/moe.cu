@@ -136,6 +136,38 @@ static __device__ void make_tiles(const dk_moe &c, int32_t *counts) {
     }
 }
 
+/* 8 values of a token's x through Q8, for the shared expert and for every slot of the token. All
+ * lanes of a warp call it; mine: whether there is such a piece. */
+static __device__ __forceinline__ void spread_piece(const dk_moe &c, int token, int at, bool mine) {
+    uint4 v = make_uint4(0, 0, 0, 0);
+    if (mine && at < c.d) {
+        v = __ldg((const uint4 *)(c.x + (size_t)token * c.d + at));
+    }
+    v = q8_piece(v);
+    if (!mine) {
+        return;
+    }
+    *(uint4 *)(c.x_shared + prepared_at(c.n, token, at)) = v;
+    for (int i = 0; i < c.top_k; i++) {
+        int slot = c.slot[token * c.top_k + i];
+        *(uint4 *)(c.x_routed + prepared_at(c.slots, slot, at)) = v;
+    }
+}
+
+static __host__ __device__ __forceinline__ int pieces_of(int d) {
+    return (d + DK_CHUNK - 1) / DK_CHUNK * 8;
+}
+
+/* Grid: tokens, blocks of pieces. */
+static __global__ void __launch_bounds__(256) spread(dk_moe c) {
+    int piece = blockIdx.y * blockDim.x + threadIdx.x;
+    let_successors_begin();
+    wait_for_predecessors();
+    spread_piece(c, blockIdx.x, piece * 8, piece < pieces_of(c.d));
+}
+
+enum { SPREAD_AT_ONCE = 4 /* tokens that make_lists spreads itself: a launch less */ };
+
 /* One block. */
 static __global__ void __launch_bounds__(1024) make_lists(dk_moe c) {
     extern __shared__ int32_t counts[]; /* [num_experts] */
@@ -165,28 +197,15 @@ static __global__ void __launch_bounds__(1024) make_lists(dk_moe c) {
         c.place[at] = token * (c.top_k + 1) + rank;
         c.weight[at] = c.weights[i];
     }
-}
-
-/* x through Q8, for the shared expert and for every slot of a token. A thread takes 8 values. */
-static __global__ void __launch_bounds__(256) spread(dk_moe c) {
-    int pieces = (c.d + DK_CHUNK - 1) / DK_CHUNK * 8;
-    long long task = (long long)blockIdx.x * blockDim.x + threadIdx.x;
-    bool mine = task < (long long)c.n * pieces;
-    int token = mine ? (int)(task / pieces) : 0, at = mine ? (int)(task % pieces) * 8 : 0;
-    let_successors_begin();
-    wait_for_predecessors();
-    uint4 v = make_uint4(0, 0, 0, 0);
-    if (at < c.d) {
-        v = __ldg((const uint4 *)(c.x + (size_t)token * c.d + at));
-    }
-    v = q8_piece(v);
-    if (!mine) {
+    if (c.n > SPREAD_AT_ONCE) {
         return;
     }
-    *(uint4 *)(c.x_shared + prepared_at(c.n, token, at)) = v;
-    for (int i = 0; i < c.top_k; i++) {
-        int slot = c.slot[token * c.top_k + i];
-        *(uint4 *)(c.x_routed + prepared_at(c.slots, slot, at)) = v;
+    __syncthreads();
+    int pieces = pieces_of(c.d);
+    for (int first = 0; first < c.n * pieces; first += blockDim.x) {
+        int i = first + threadIdx.x;
+        bool mine = i < c.n * pieces;
+        spread_piece(c, mine ? i / pieces : 0, mine ? i % pieces * 8 : 0, mine);
     }
 }
 
@@ -266,32 +285,57 @@ static __device__ __forceinline__ void consume_uses(const ring &r, const product
     }
 }
 
-static __device__ __forceinline__ float take(const ring &r, int pitch, bool nan, int row, int col) {
-    return nan ? __uint_as_float(0x7fc00000u) : ((const float *)r.at)[col * pitch + row];
+/* Four rows' sums of a use; NaN where the row holds a NaN code. */
+template <class S>
+static __device__ __forceinline__ void take_four(const ring &r, int row, int use, uint32_t nans,
+                                                 float (&sum)[4]) {
+    float4 v = *(const float4 *)((const float *)r.at + use * S::PITCH + row);
+    sum[0] = v.x;
+    sum[1] = v.y;
+    sum[2] = v.z;
+    sum[3] = v.w;
+#pragma unroll
+    for (int i = 0; i < 4 && nans; i++) {
+        sum[i] = nans >> 8 * i & 255 ? __uint_as_float(0x7fc00000u) : sum[i];
+    }
 }
 
-static __device__ __forceinline__ bool has_nan(const dk_matrix &w, const uint8_t *data, int row) {
-    return w.format == DK_FP8 && data[(size_t)w.tiles * dk_tile_bytes(&w) + row];
+static __device__ __forceinline__ uint32_t nans_of(const dk_matrix &w, const uint8_t *data,
+                                                   int row) {
+    if (w.format != DK_FP8) {
+        return 0;
+    }
+    return __ldg((const uint32_t *)(data + (size_t)w.tiles * dk_tile_bytes(&w) + row));
 }
 
 /* t of 64 of an expert's inner rows (w1's sums in the first half of the block's rows, w3's in the
- * second): SwiGLU, Q8. A warp takes 32 rows of a use. */
+ * second): SwiGLU, Q8. A warp takes 32 rows of four uses, a thread four rows of one. */
 template <class S>
 static __device__ __forceinline__ void finish_up(const dk_moe &c, const ring &r, const uses &u,
                                                  const dk_matrix &w) {
-    int lane = threadIdx.x % 32, half = threadIdx.x / 32 % 2, row = half * 32 + lane;
+    int lane = threadIdx.x % 32, half = threadIdx.x / 32 % 2, row = half * 32 + lane % 8 * 4;
     int at = blockIdx.x * DK_TILE_ROWS + row, rows = u.shared ? c.n : c.slots;
     dk_bf16 *mid = u.shared ? c.mid_shared : c.mid;
     if ((int)blockIdx.x >= w.tiles) {
         return;
     }
-    bool nan1 = has_nan(w, u.expert.w1, at), nan3 = has_nan(w, u.expert.w3, at);
-    for (int use = threadIdx.x / 64; use < u.count; use += S::CONSUMERS / 64) {
-        float a = take(r, S::PITCH, nan1, row, use);
-        float b = take(r, S::PITCH, nan3, DK_TILE_ROWS + row, use);
+    uint32_t nan1 = nans_of(w, u.expert.w1, at), nan3 = nans_of(w, u.expert.w3, at);
+    for (int first = threadIdx.x / 64 * 4; first < u.count; first += S::CONSUMERS / 16) {
+        int use = min(first + lane / 8, u.count - 1); /* the last one again, for nothing */
+        float a[4], b[4], t[4];
+        uint32_t most = 0;
+        take_four<S>(r, row, use, nan1, a);
+        take_four<S>(r, DK_TILE_ROWS + row, use, nan3, b);
         float weight = u.shared ? 1.0f : __ldcg(c.weight + u.first + use);
-        dk_bf16 t = swiglu(round_bf16(a), round_bf16(b), weight, c.limit);
-        mid[prepared_at(rows, u.first + use, at)] = to_bf16(q8_round_trip(t));
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            dk_bf16 v = swiglu(round_bf16(a[i]), round_bf16(b[i]), weight, c.limit);
+            most = max(most, magnitude_bits(v));
+            t[i] = bf16_value(v);
+        }
+        q8_factors f = q8_factors_of(group_max(most, 8));
+        *(uint2 *)(mid + prepared_at(rows, u.first + use, at)) = make_uint2(
+            q8_pair(t[0], t[1], f.inverse, f.scale), q8_pair(t[2], t[3], f.inverse, f.scale));
     }
 }
 
@@ -424,8 +468,9 @@ template <class S, bool DOWN> static void launch(cudaStream_t s, const dk_moe &c
 void dk_moe_run(cudaStream_t s, const dk_moe *m) {
     launch_overlapped(s, make_lists, dim3(1), 1024, (size_t)m->num_experts * sizeof(int32_t), 1,
                       *m);
-    size_t pieces = dk_prepared_values((size_t)m->n, m->d) / 8, cells = (size_t)m->n * m->d;
-    launch_overlapped(s, spread, dim3((unsigned)((pieces + 255) / 256)), 256, 0, 1, *m);
+    if (m->n > SPREAD_AT_ONCE) {
+        launch_overlapped(s, spread, dim3(m->n, (pieces_of(m->d) + 255) / 256), 256, 0, 1, *m);
+    }
     if (m->tile_rows == many_uses::COLS) {
         launch<many_uses, false>(s, *m);
         launch<many_uses, true>(s, *m);
@@ -433,5 +478,6 @@ void dk_moe_run(cudaStream_t s, const dk_moe *m) {
         launch<few_uses, false>(s, *m);
         launch<few_uses, true>(s, *m);
     }
+    size_t cells = (size_t)m->n * m->d;
     launch_overlapped(s, combine, dim3((unsigned)((cells / 8 + 255) / 256)), 256, 0, 1, *m);
 }

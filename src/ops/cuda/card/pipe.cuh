@@ -44,15 +44,14 @@ __device__ __forceinline__ void barrier_arrive_at(uint32_t barrier, uint32_t ran
 
 /* Until the phase of this parity is over. */
 __device__ __forceinline__ void barrier_wait(uint32_t barrier, int parity) {
-    uint32_t done;
-    do {
-        asm volatile("{\n\t.reg .pred p;\n\t"
-                     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n\t"
-                     "selp.u32 %0, 1, 0, p;\n\t}"
-                     : "=r"(done)
-                     : "r"(barrier), "r"(parity)
-                     : "memory");
-    } while (!done);
+    asm volatile("{\n\t.reg .pred p;\n"
+                 "AGAIN:\n\t"
+                 "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n\t"
+                 "@p bra DONE;\n\t"
+                 "bra AGAIN;\n"
+                 "DONE:\n\t}" ::"r"(barrier),
+                 "r"(parity)
+                 : "memory");
 }
 
 /* ---- copies ----------------------------------------------------------------------------------*/

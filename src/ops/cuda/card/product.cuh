@@ -28,7 +28,7 @@ template <int COLS_, int WG_> struct block_shape {
         WG = WG_,
         CH = COLS <= 64 ? 2 : 1,
         PAIRED = COLS > 64,
-        BLOCKS = WG == 2 && COLS <= 64 ? 2 : 1, /* of a multiprocessor */
+        BLOCKS = COLS <= 64 ? 4 / WG : 1, /* of a multiprocessor */
         CONSUMERS = WG * 128,
         /* With a whole warp group of producers the consumers can have its registers. */
         THREADS = CONSUMERS + (PAIRED ? 128 : 32),
@@ -109,9 +109,9 @@ template <class S> struct product_job {
 template <class S> __device__ __forceinline__ void share_registers(bool consumer) {
 #if DI_CUDA_WGMMA
     if (S::PAIRED && consumer) {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     } else if (S::PAIRED) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     }
 #endif
 }
@@ -201,7 +201,7 @@ __device__ __forceinline__ void consume(const ring &r, const product_job<S> &j,
     constexpr int bytes = stage_bytes<S>(N, chunk_bytes), at = S::CH * N * 128;
     int wg = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
     const uint8_t *weights = r.at + at + wg * S::CH * chunk_bytes;
-    uint64_t rows = descriptor_of(r.data);
+    uint32_t rows = descriptor_of(r.data);
     int stage = -1, parity = 1, before = -1;
     for (int begin = j.begin; begin < j.end;) {
         int end = SLICED ? min(begin + j.slice_chunks, j.end) : j.end;
