@@ -199,6 +199,15 @@ class Driver:
 
 
 @test
+def test_random_clients_on_several_threads(folder):
+    with scripted(threads=3) as s:
+        driver = Driver(s, random.Random(SEED + 1))
+        driver.run(1000 if MODE == "release" else 200)
+        stats = s.settled(running=0)
+        assert stats["submitted"] == stats["finished"]
+
+
+@test
 def test_random_clients_never_disturb_each_other(folder):
     with scripted(keepalive=0.5) as s:
         driver = Driver(s, random.Random(SEED))
