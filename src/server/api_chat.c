@@ -20,6 +20,7 @@ bool di_prepare_model(di_exchange *x, di_str model, di_error *err) {
     }
     int shown = di_str_shown(model, (int)sizeof x->model_text - 1);
     snprintf(x->model_text, sizeof x->model_text, "%.*s", shown, shown ? model.data : "");
+    di_text_repair(x->model_text);
     x->model = di_str_of(x->model_text);
     if (!known) {
         x->status = 404;

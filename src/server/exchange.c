@@ -64,9 +64,11 @@ void di_random_id(const char *prefix, int digits, char *out, size_t size) {
 
 /* ---- errors -----------------------------------------------------------------------------------*/
 
-static void tell(di_exchange *x, int status, const char *code, const char *message,
+static void tell(di_exchange *x, int status, const char *code, const char *text,
                  int64_t retry_after) {
-    char param[128];
+    char param[128], message[DI_ERROR_MESSAGE_BYTES];
+    snprintf(message, sizeof message, "%s", text);
+    di_text_repair(message);
     di_api_error error = {
         .status = status,
         .code = code,
@@ -235,8 +237,9 @@ static bool check_content(di_exchange *x) {
     if (strcmp(x->route->method, "POST") != 0) {
         return true;
     }
-    if (type && strncasecmp(type, "application/json", 16) != 0) {
-        di_exchange_error(x, 415, NULL, "Content-Type is %.64s, application/json expected", type);
+    if (!type || strncasecmp(type, "application/json", 16) != 0) {
+        di_exchange_error(x, 415, NULL, "Content-Type is %.64s, application/json expected",
+                          type ? type : "missing");
         return false;
     }
     if (encoding && strcasecmp(encoding, "identity") != 0) {

@@ -130,6 +130,7 @@ static void fail(di_generation *g, int status, const di_error *error) {
         return;
     }
     g->error = *error;
+    di_text_repair(g->error.message);
     g->error_status = status;
     g->failed = g->over = g->bytes.ended = true;
     g->finish = "error";

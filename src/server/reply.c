@@ -3,7 +3,9 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
+#include "base/utf8.h"
 #include "text/recipe/json_write.h"
 
 void di_reply_header(di_reply *r, const char *name, const char *format, ...) {
@@ -146,6 +148,21 @@ void di_reply_error(di_reply *r, di_shape shape, const di_api_error *error,
     }
     if (error->status == 401) {
         di_reply_header(r, "WWW-Authenticate", "Bearer");
+    }
+}
+
+void di_text_repair(char *text) {
+    uint32_t code;
+    size_t size = strlen(text);
+    for (size_t at = 0; at < size;) {
+        int n = di_utf8_next(text + at, size - at, &code);
+        if (n > 0 && code != DI_UTF8_MALFORMED) {
+            at += (size_t)n;
+            continue;
+        }
+        size_t bad = n > 0 ? (size_t)n : size - at;
+        memset(text + at, '?', bad);
+        at += bad;
     }
 }
 

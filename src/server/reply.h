@@ -58,6 +58,9 @@ int di_status_of(const di_error *err);
 /* "invalid_request_error", ...: what the API calls errors of that status. */
 const char *di_api_error_type(di_shape shape, int status);
 
+/* Messages and names are cut to a length in bytes: what is no whole character becomes '?'. */
+void di_text_repair(char *text);
+
 void di_reply_free(di_reply *r);
 
 #endif

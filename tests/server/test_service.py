@@ -279,6 +279,10 @@ def test_bodies_that_are_wrong_are_400s_that_name_the_place(folder):
             error = json.loads(answer)["error"]
             assert status == 400 and told in error["message"], (body, status, answer)
             assert set(error) == {"message", "type", "param", "code"}, error
+        for name in ("é" * 200, "x" + "日本" * 100, "\x00\n" * 300):
+            assert s.post(PATH, {**chat("x"), "model": name})[0] == 404
+            assert s.post(PATH, {**chat("x"), name: 1})[0] == 400
+        assert s.request("POST", PATH, json.dumps(chat("x")), {"Content-Type": ""})[0] == 415
         assert s.post(PATH, {**chat("x"), "temperature": 3})[1]["error"]["param"] == "temperature"
         assert s.post(PATH, chat("@say x", audio=None, user=None, temperature=None))[0] == 200
 
