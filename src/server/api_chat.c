@@ -8,6 +8,7 @@
 #include "server/internal.h"
 #include "server/prepare.h"
 #include "server/recipe_answers.h"
+#include "text/recipe/field.h"
 #include "text/recipe/render.h"
 
 /* ---- the body ---------------------------------------------------------------------------------*/
@@ -154,6 +155,18 @@ static void set_sampling(const di_request *r, di_request_params *p) {
     p->top_logprobs = f->has_top_logprobs ? (int)f->top_logprobs : 0;
 }
 
+bool di_prepare_usage(const di_value *body, bool *apart, bool *always, di_error *err) {
+    static const char where[] = "stream_options";
+    const di_value *options = di_value_given(body, where);
+    bool continuous = false;
+    if (!di_field_bool(options, where, "include_usage", apart, NULL, err) ||
+        !di_field_bool(options, where, "continuous_usage_stats", &continuous, NULL, err)) {
+        return false;
+    }
+    *always = *apart && continuous;
+    return true;
+}
+
 void di_prepare_tenant(const di_exchange *x, const di_value *body, di_request_params *p,
                        char salt[DI_KEY_CACHE_SALT_BYTES]) {
     const di_key *key = x->tenant.key;
@@ -232,7 +245,11 @@ static bool answer(di_exchange *x, di_request *r, const di_ids *ids, const di_re
     g->recipe = *r;
     *r = (di_request){0};
     g->stream = g->recipe.stream;
-    g->include_usage = g->recipe.include_usage;
+    if (g->recipe.protocol == DI_PROTOCOL_CHAT && g->stream &&
+        !di_prepare_usage(&g->recipe.body, &g->include_usage, &g->usage_always, err)) {
+        di_generation_release(g);
+        return false;
+    }
     g->max_tokens = g->recipe.inference.has_max_tokens ? p->max_tokens : 0;
     g->model = g->recipe.model;
     di_random_id(id_prefix(g->recipe.protocol), 32, g->id, sizeof g->id);

@@ -125,7 +125,7 @@ static bool read_prompts(const di_exchange *x, const di_value *body, prompts *p,
 /* ---- parameters -------------------------------------------------------------------------------*/
 
 typedef struct wishes {
-    bool stream, include_usage;
+    bool stream, include_usage, usage_always;
     uint64_t best_of;
     bool has_best_of;
 } wishes;
@@ -134,8 +134,7 @@ static bool read_wishes(const di_value *body, wishes *w, di_error *err) {
     const di_value *options;
     if (!di_field_bool(body, "", "stream", &w->stream, NULL, err) ||
         !di_field_object(body, "", "stream_options", DI_OPTIONAL, &options, err) ||
-        (options && !di_field_bool(options, "stream_options", "include_usage", &w->include_usage,
-                                   NULL, err)) ||
+        (options && !di_prepare_usage(body, &w->include_usage, &w->usage_always, err)) ||
         !di_field_uint(body, "", "best_of", 128, &w->best_of, &w->has_best_of, err)) {
         return false;
     }
@@ -188,6 +187,7 @@ static bool answer(di_exchange *x, di_pool *pool, const wishes *w, const prompts
     *pool = (di_pool){0};
     g->stream = w->stream;
     g->include_usage = w->include_usage;
+    g->usage_always = w->usage_always;
     g->echo = params->echo;
     g->max_tokens = params->max_tokens;
     bool ok = di_pool_copy(&g->pool, x->model_text, strlen(x->model_text), &g->model, err);

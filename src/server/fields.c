@@ -184,7 +184,8 @@ static bool check_members(const di_value *object, const char *where, const char 
 }
 
 bool di_fields_check(const di_value *body, di_field_set set, di_error *err) {
-    static const char *const stream_options[] = {"include_usage", "include_obfuscation"};
+    static const char *const stream_options[] = {"include_usage", "continuous_usage_stats",
+                                                 "include_obfuscation"};
     static const char *const kwargs[] = {"thinking", "enable_thinking", "reasoning_effort"};
     if (body->type != DI_VALUE_OBJECT) {
         return di_fail(err, DI_ERR_FORMAT, "the body is %s, an object expected",
@@ -203,7 +204,7 @@ bool di_fields_check(const di_value *body, di_field_set set, di_error *err) {
         }
         return unknown(m->name, set, err);
     }
-    return check_members(di_value_get(body, "stream_options"), "stream_options", stream_options, 2,
+    return check_members(di_value_get(body, "stream_options"), "stream_options", stream_options, 3,
                          err) &&
            check_members(di_value_get(body, "chat_template_kwargs"), "chat_template_kwargs", kwargs,
                          3, err);

@@ -67,9 +67,9 @@ struct di_generation {
     char request_id[DI_REQUEST_ID_BYTES]; /* of the HTTP request */
     uint64_t created;                     /* seconds since 1970 */
     double arrived;
-    bool stream, include_usage;
-    di_pool pool;      /* of the body, for completions */
-    di_request recipe; /* chat, messages, responses */
+    bool stream, include_usage, usage_always; /* in a chunk of its own; in every chunk */
+    di_pool pool;                             /* of the body, for completions */
+    di_request recipe;                        /* chat, messages, responses */
     di_str model;
     int n, num_prompts; /* choices are n * num_prompts */
     int64_t max_tokens; /* asked for; 0: not */

@@ -20,6 +20,9 @@ bool di_prepare_conversation(di_exchange *x, di_protocol protocol, di_field_set 
 /* What the answer must be, for the engine. */
 bool di_prepare_constraint(const di_request *r, di_request_params *p, di_error *err);
 
+/* stream_options: usage in a chunk of its own behind the others, and in every chunk. */
+bool di_prepare_usage(const di_value *body, bool *apart, bool *always, di_error *err);
+
 /* The key's priority and its part of the prefix cache. */
 void di_prepare_tenant(const di_exchange *x, const di_value *body, di_request_params *p,
                        char salt[DI_KEY_CACHE_SALT_BYTES]);

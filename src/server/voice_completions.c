@@ -205,7 +205,7 @@ static bool send_chunk(di_generation *g, di_generation_choice *c, int index, di_
         write_choice(&w, c, index);
     }
     di_write_close(&w, ']');
-    if (!c) {
+    if (!c || g->usage_always) {
         write_usage(g, &w);
     } else if (g->include_usage) {
         di_write_key(&w, "usage");

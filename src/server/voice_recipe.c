@@ -39,6 +39,7 @@ bool di_recipe_answers_create(di_generation *g, di_error *err) {
             .created = g->created,
             .index = (uint32_t)i,
             .usage_apart = g->recipe.protocol == DI_PROTOCOL_CHAT,
+            .usage_always = g->usage_always,
             .event = g->stream ? on_event : NULL,
             .call_id = on_call_id,
             .context = g,

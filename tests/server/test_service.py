@@ -318,6 +318,17 @@ def test_tokenize_and_back(folder):
 
 
 @test
+def test_usage_in_every_chunk(folder):
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    with scripted() as s:
+        for path, body in [(PATH, chat("@say one two three")),
+                           ("/v1/completions", {"model": MODEL, "prompt": "@say one two three"})]:
+            _, _, data = s.request("POST", path, {**body, "stream": True, "stream_options": options})
+            counts = [d["usage"]["completion_tokens"] for _, d in events(data) if d != "[DONE]"]
+            assert counts == sorted(counts) and counts[0] <= 1 and counts[-1] > 2, counts
+
+
+@test
 def test_other_methods_and_paths(folder):
     with demo() as s:
         status, h, _ = s.request("GET", PATH)

@@ -22,6 +22,7 @@ typedef struct di_answer_setup {
     uint64_t created;  /* seconds since 1970; also when it was completed */
     uint32_t index;    /* chat: which of the request's n answers it is */
     bool usage_apart;  /* chat: the last chunk has no usage; di_answers_usage has it */
+    bool usage_always; /* chat: every chunk has the usage so far */
     di_event_fn event; /* may be NULL */
     di_call_id_fn call_id;
     void *context; /* of both */

@@ -112,7 +112,7 @@ static bool end_chunk(di_answer *a, di_writer *w, const char *list, di_str logpr
     di_write_close(w, '}');
     di_write_close(w, ']');
     const di_request *r = a->s.request;
-    if (a->ending != DI_ENDING_NONE && !a->s.usage_apart) {
+    if (a->s.usage_always || (a->ending != DI_ENDING_NONE && !a->s.usage_apart)) {
         di_write_key(w, "usage");
         write_usage(a, w);
     } else if (!r->stream || r->include_usage) {
