@@ -3,7 +3,7 @@
  * and uvicorn.
  *
  *     http                     starts the scripted server and measures it
- *     http --against ADDRESS   measures what listens there, streamed only
+ *     http --against ADDRESS   measures what listens there, streamed, once
  *
  * Requests are chat completions on connections that stay open. Full load: each connection sends its
  * next request when the last answer has come. Half load: requests begin at fixed times, half as
@@ -40,6 +40,7 @@ typedef struct client {
 typedef struct load {
     struct sockaddr_in address;
     bool stream;
+    int rounds;
     double seconds, rate; /* rate 0: as fast as answers come */
     char request[1024];
     size_t request_size;
@@ -230,7 +231,7 @@ static double share(double *times, long n, double p) {
 
 static double measure(load *l, const char *name) {
     double best = 0;
-    for (int round = 0; round < (l->rate > 0 ? 1 : 3); round++) {
+    for (int round = 0; round < l->rounds; round++) {
         double seconds = run(l);
         double rate = (double)l->requests / seconds;
         printf("%-22s %9.0f requests/s %10.0f events/s   first event p50 %6.2f p99 %6.2f ms   "
@@ -310,6 +311,7 @@ int main(int argc, char **argv) {
     }
     set_address(&l, address);
     l.seconds = 3;
+    l.rounds = against ? 1 : 3;
     l.stream = true;
     double streamed = measure(&l, "streamed, full load");
     if (!against) {
