@@ -255,7 +255,15 @@ static bool check_content(di_exchange *x) {
     return true;
 }
 
-bool di_exchange_begin(di_exchange *x, di_server *s, const char *method, const char *path) {
+/* A target may be written in full, as to a proxy: http://HOST/PATH. */
+static const char *path_of(const char *target) {
+    bool full = strncasecmp(target, "http://", 7) == 0 || strncasecmp(target, "https://", 8) == 0;
+    const char *path = full ? strchr(strchr(target, ':') + 3, '/') : target;
+    return path ? path : "/";
+}
+
+bool di_exchange_begin(di_exchange *x, di_server *s, const char *method, const char *target) {
+    const char *path = path_of(target);
     x->server = s;
     x->arrived = di_now();
     snprintf(x->method, sizeof x->method, "%s", method);

@@ -54,7 +54,7 @@ struct di_exchange {
 
 /* The header is there. False: x->reply is the answer and the body is not wanted. `method` and
  * `path` are cut for the log but matched in full. */
-bool di_exchange_begin(di_exchange *x, struct di_server *s, const char *method, const char *path);
+bool di_exchange_begin(di_exchange *x, struct di_server *s, const char *method, const char *target);
 
 /* Adds to the body; false: above the limit, x->reply is the answer. */
 bool di_exchange_body(di_exchange *x, const char *data, size_t size);

@@ -85,6 +85,8 @@ def test_paths_are_matched_as_they_are(folder):
             status, answer = s.get(path)
             assert status == 404, (path, status, answer)
         assert s.get("/v1/models/" + MODEL)[0] == 200
+        assert b"200 OK" in say(s, b"GET http://localhost/health HTTP/1.1\r\nHost: localhost\r\n"
+                                b"Connection: close\r\n\r\n")
         assert s.get("/health?x=1")[0] == 200
 
 
