@@ -12,6 +12,7 @@
 #include <microhttpd.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -345,6 +346,22 @@ static void describe_address(const struct sockaddr *address, char *out, size_t s
     }
 }
 
+/* A client whose machine has vanished says nothing: its system is asked every so often, and what it
+ * does not acknowledge for a minute ends the connection. */
+static void mind_silence(int fd) {
+    static const struct {
+        int level, name, value;
+    } options[] = {
+        {SOL_SOCKET, SO_KEEPALIVE, 1},          {IPPROTO_TCP, TCP_KEEPIDLE, 30},
+        {IPPROTO_TCP, TCP_KEEPINTVL, 10},       {IPPROTO_TCP, TCP_KEEPCNT, 3},
+        {IPPROTO_TCP, TCP_USER_TIMEOUT, 60000},
+    };
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        setsockopt(fd, options[i].level, options[i].name, &options[i].value,
+                   sizeof options[i].value);
+    }
+}
+
 static void on_connection(void *self, struct MHD_Connection *connection, void **context,
                           enum MHD_ConnectionNotificationCode what) {
     di_http *h = self;
@@ -357,6 +374,7 @@ static void on_connection(void *self, struct MHD_Connection *connection, void **
     const union MHD_ConnectionInfo *fd =
         MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
     int socket_fd = fd ? fd->connect_fd : -1;
+    mind_silence(socket_fd);
     const union MHD_ConnectionInfo *address =
         MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
     describe_address(address ? address->client_addr : NULL, text, sizeof text);
