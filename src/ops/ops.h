@@ -22,6 +22,7 @@
 #include "base/error.h"
 #include "base/formats.h"
 #include "base/tensor.h"
+#include "ops/queue.h"
 
 /* ---- state of sequences, as the ops address it ------------------------------------------------
  *
@@ -68,6 +69,9 @@ typedef struct di_step {
     int num_rows, num_seqs;
     const di_seq_rows *seqs;
     di_state_pool pool;
+    /* No sequence has more tokens than this, so that launches fit whatever lengths it has; 0: the
+     * sequences tell. */
+    int64_t most_tokens;
 } di_step;
 
 /* cos and sin of every row's rotation angles, [rows, rope_dim / 2] f32 each (device). */
@@ -83,8 +87,6 @@ typedef struct di_entry {
 } di_entry;
 
 /* ---- the table --------------------------------------------------------------------------------*/
-
-typedef struct di_backend di_backend;
 
 typedef struct di_ops {
     const char *name; /* "ref", "cpu", "cuda" */
@@ -224,6 +226,9 @@ typedef struct di_ops {
     void (*engram)(di_backend *be, const int64_t *rows, int n, int columns, const di_tensor *table,
                    const di_tensor *wkv, const di_tensor *q_weight, const di_tensor *k_weight,
                    int hc, int d, float eps, di_bf16 *h);
+
+    /* What it takes to queue whole steps; NULL: ops run when they are called. */
+    const di_queue_ops *queue;
 } di_ops;
 
 /* First member of every backend's own struct. */

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "ops/cuda/card/ops.h"
 #include "ops/cuda/card/part.h"
+#include "ops/cuda/card/queue.h"
 
 /* ---- faults -----------------------------------------------------------------------------------*/
 
@@ -42,6 +43,13 @@ bool di_card_enter(di_card *c, const char *op) {
     return di_card_check(c, cudaSetDevice(c->device));
 }
 
+void di_card_waits(di_card *c, const char *why) {
+    if (c->guard && c->in_step && !c->fault_op) {
+        c->fault_op = why;
+        c->waited = true;
+    }
+}
+
 void di_card_leave(di_card *c) {
     di_card_check(c, cudaGetLastError());
     if (c->watch) {
@@ -49,28 +57,39 @@ void di_card_leave(di_card *c) {
     }
 }
 
-static bool synchronise(di_backend *be, di_error *err) {
-    di_card *c = di_card_of(be);
-    if (di_card_enter(c, "sync")) {
-        di_card_check(c, cudaStreamSynchronize(c->stream));
-    }
+bool di_card_report(di_card *c, di_error *err) {
     if (!c->fault_op) {
         return true;
     }
     const char *op = c->fault_op;
     cudaError_t fault = c->fault;
     size_t bytes = c->no_memory;
+    bool waited = c->waited;
     c->fault_op = NULL;
     c->no_memory = 0;
+    c->waited = false;
+    if (waited) {
+        return di_fail(err, DI_ERR_INTERNAL, "cuda:%d: %s made the host wait inside a step",
+                       c->device, op);
+    }
     if (fault == cudaErrorMemoryAllocation) {
         return di_fail(err, DI_ERR_NO_MEMORY,
                        "cuda:%d: %s: no memory for %zu bytes more; %zu bytes are in use here, %zu "
                        "of them by weights",
                        c->device, op, bytes, c->bytes, c->weight_bytes);
     }
-    return di_fail(
-        err, DI_ERR_INTERNAL, "cuda:%d: %s: %s%s", c->device, op, cudaGetErrorString(fault),
-        c->watch || strcmp(op, "sync") != 0 ? "" : " (DI_CUDA_SYNC=1 names the operation)");
+    return di_fail(err, DI_ERR_INTERNAL, "cuda:%d: %s: %s%s", c->device, op,
+                   cudaGetErrorString(fault),
+                   c->watch ? "" : " (DI_CUDA_SYNC=1 names the operation for certain)");
+}
+
+static bool synchronise(di_backend *be, di_error *err) {
+    di_card *c = di_card_of(be);
+    if (di_card_enter(c, "sync")) {
+        di_card_waits(c, "sync");
+        di_card_check(c, cudaStreamSynchronize(c->stream));
+    }
+    return di_card_report(c, err);
 }
 
 /* ---- buffers ----------------------------------------------------------------------------------*/
@@ -104,6 +123,7 @@ static void upload(di_backend *be, void *to, const void *from_host, size_t bytes
 static void download(di_backend *be, void *to_host, const void *from, size_t bytes) {
     di_card *c = di_card_of(be);
     if (bytes && di_card_enter(c, "download")) {
+        di_card_waits(c, "download");
         di_card_check(c, cudaMemcpyAsync(to_host, from, bytes, cudaMemcpyDeviceToHost, c->stream));
         di_card_leave(c);
     }
@@ -124,6 +144,7 @@ static void destroy(di_backend *be) {
         cudaStreamSynchronize(c->stream);
     }
     di_card_memory_destroy(c);
+    di_card_marks_destroy(&c->marks);
     if (c->stream) {
         cudaStreamDestroy(c->stream);
     }
@@ -193,7 +214,15 @@ static bool open_card(di_card *c, di_error *err) {
                        cudaGetErrorString(result));
     }
     cudaDeviceGetAttribute(&c->multiprocessors, cudaDevAttrMultiProcessorCount, c->device);
+    if (!di_card_marks_create(&c->marks)) {
+        return di_fail(err, DI_ERR_NO_MEMORY, "cuda:%d: no memory for events", c->device);
+    }
     return di_card_memory_create(c, err);
+}
+
+static bool switched_on(const char *name) {
+    const char *value = getenv(name);
+    return value && *value && strcmp(value, "0") != 0;
 }
 
 static di_backend *create(int device, di_error *err) {
@@ -205,10 +234,10 @@ static di_backend *create(int device, di_error *err) {
         di_fail(err, DI_ERR_NO_MEMORY, "no memory for the cuda backend");
         return NULL;
     }
-    const char *watch = getenv("DI_CUDA_SYNC");
     c->base.ops = &di_card_ops;
     c->device = device;
-    c->watch = watch && *watch && strcmp(watch, "0") != 0;
+    c->watch = switched_on("DI_CUDA_SYNC");
+    c->guard = switched_on("DI_CUDA_GUARD");
     if (!open_card(c, err)) {
         cudaGetLastError();
         destroy(&c->base);
@@ -299,4 +328,5 @@ const di_ops di_card_ops = {
     .route = di_card_route,
     .moe = di_card_moe,
     .engram = di_card_engram,
+    .queue = &di_card_queue_ops,
 };

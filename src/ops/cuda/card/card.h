@@ -30,6 +30,8 @@ enum {
     DI_CARD_SEGMENT_BYTES = 8 << 20,
     DI_CARD_SLAB_BYTES = 256 << 20,
     DI_CARD_ALIGNMENT = 256,
+    DI_CARD_REGIONS = 8,
+    DI_CARD_MARKS = 4,
 };
 
 /* Page-locked host memory that copies to the card start from: filled segment by segment; an event
@@ -51,6 +53,29 @@ typedef struct di_card_slab {
     unsigned char *data;
     size_t bytes;
 } di_card_slab;
+
+/* Host memory with a copy on the card: arguments of ops (ops/queue.h). */
+typedef struct di_card_region {
+    unsigned char *host, *device;
+    size_t bytes;
+} di_card_region;
+
+/* An n-gram table that kernels can read: in the card's memory, or page-locked. */
+typedef struct di_card_table {
+    const void *host;
+    const uint8_t *data, *scale; /* as the card sees them */
+    void *owned[2];              /* to be given back: both of one kind */
+    enum { DI_TABLE_CARD, DI_TABLE_REGISTERED, DI_TABLE_COPY } kind;
+} di_card_table;
+
+/* Where steps begin and end in the queue; a place goes through the events in turn, so that the end
+ * of the step before is still there when a step's times are told. */
+typedef struct di_card_marks {
+    cudaEvent_t begin[DI_CARD_MARKS], end[DI_CARD_MARKS];
+    int at[2];        /* by place */
+    int last;         /* whose end has last_time on the clock, 0: none has */
+    double last_time; /* seconds */
+} di_card_marks;
 
 typedef struct di_card {
     di_backend base;
@@ -74,11 +99,23 @@ typedef struct di_card {
     unsigned char *staging; /* the next step, packed */
     size_t staging_capacity;
 
+    di_card_region regions[DI_CARD_REGIONS];
+    int num_regions;
+    di_card_table *tables;
+    size_t num_tables, table_capacity;
+    const di_step *sent;      /* whose copy DI_CARD_USE_STEP holds, told by step_send; or NULL */
+    bool recording;           /* between record and recorded */
+    uint64_t scratch_version; /* counts moves of scratch memory */
+    di_card_marks marks;
+    bool guard;   /* DI_CUDA_GUARD: a wait inside a step is a fault */
+    bool in_step; /* between begin and end */
+
     bool watch;           /* DI_CUDA_SYNC: wait after every op, to name the one at fault */
     const char *op;       /* running */
     const char *fault_op; /* first fault since the last sync; NULL: none */
     cudaError_t fault;
     size_t no_memory; /* bytes that could not be had */
+    bool waited;      /* the fault is a wait inside a step */
 } di_card;
 
 static inline di_card *di_card_of(di_backend *be) {
@@ -95,6 +132,10 @@ void di_card_leave(di_card *c);
 bool di_card_check(di_card *c, cudaError_t result);
 /* Remembers that so many bytes could not be had. Always false. */
 bool di_card_short(di_card *c, size_t bytes);
+/* To be called where the host is about to wait; with DI_CUDA_GUARD a fault inside a step. */
+void di_card_waits(di_card *c, const char *why);
+/* The first fault since the last report, as an error. True: there was none. */
+bool di_card_report(di_card *c, di_error *err);
 
 /* ---- memory (memory.c) ------------------------------------------------------------------------*/
 
@@ -118,12 +159,27 @@ bool di_card_host_arrays(di_card *c, di_card_part *parts, int count);
 
 /* The step's sequences and block tables on the card, as kernels want them; layer: whose offsets. */
 bool di_card_step(di_card *c, const di_step *step, int layer, dk_step *out);
+/* Copies it now; di_card_step takes this very step as it is from then on. */
+void di_card_step_send(di_card *c, const di_step *step);
 
 /* Weights, uploaded at first use. NULL or false: remembered. */
 bool di_card_matrix(di_card *c, const di_tensor *w, dk_matrix *out);
+/* Bytes that a matrix takes on the card; and room for so many, ahead. */
+size_t di_card_matrix_bytes(const di_tensor *w);
+void di_card_reserve(di_card *c, size_t bytes);
 const void *di_card_array(di_card *c, const void *host, size_t bytes);
 const dk_expert *di_card_experts(di_card *c, const di_expert *table, int count);
 void di_card_forget(di_card *c);
+
+/* n-gram tables (ngrams.c): NULL if this one was not loaded. */
+void di_card_table_load(di_card *c, const di_tensor *table, bool on_card);
+const di_card_table *di_card_table_find(const di_card *c, const di_tensor *table);
+void di_card_tables_drop(di_card *c);
+
+/* An address in argument memory as the card sees it; NULL for other host memory (queue.c). */
+void *di_card_on_card(const di_card *c, const void *host);
+bool di_card_marks_create(di_card_marks *m);
+void di_card_marks_destroy(di_card_marks *m);
 
 bool di_card_memory_create(di_card *c, di_error *err);
 void di_card_memory_destroy(di_card *c);

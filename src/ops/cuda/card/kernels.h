@@ -222,7 +222,7 @@ void dk_mhc_post(cudaStream_t s, const dk_bf16 *y, const float *post, const floa
 /* codes [n, k] E4M3 and scales [n, k / 32] E8M0 -> prepared activations. */
 void dk_engram_rows(cudaStream_t s, const uint8_t *codes, const uint8_t *scales, int n, int k,
                     dk_bf16 *out);
-/* kv [n, hc + 1, d]; h row tokens[i] takes what kv row i gives it. */
+/* kv [n, hc + 1, d]; h row tokens[i] takes what kv row i gives it; -1: nobody does. */
 void dk_engram_gate(cudaStream_t s, const int32_t *tokens, int n, const dk_bf16 *kv,
                     const dk_bf16 *qw, const dk_bf16 *kw, int hc, int d, float eps, dk_bf16 *h);
 

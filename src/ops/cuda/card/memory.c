@@ -32,6 +32,8 @@ void *di_card_scratch(di_card *c, di_card_use use, size_t count, size_t size) {
         return NULL;
     }
     if (c->scratch[use].bytes < bytes || !c->scratch[use].data) {
+        di_card_waits(c, "more scratch memory");
+        c->scratch_version++;
         cudaFree(c->scratch[use].data); /* waits for what may still use it */
         c->bytes -= c->scratch[use].bytes;
         c->scratch[use].bytes = 0;
@@ -52,6 +54,10 @@ void *di_card_ring_take(di_card *c, size_t bytes) {
         }
         r->segment = (r->segment + 1) % DI_CARD_SEGMENTS;
         r->used = 0;
+        if (cudaEventQuery(r->done[r->segment]) == cudaErrorNotReady) {
+            cudaGetLastError();
+            di_card_waits(c, "a full ring of host arrays");
+        }
         if (!di_card_check(c, cudaEventSynchronize(r->done[r->segment]))) {
             return NULL;
         }
@@ -63,6 +69,9 @@ void *di_card_ring_take(di_card *c, size_t bytes) {
 
 bool di_card_upload(di_card *c, void *to, const void *from, size_t bytes) {
     const unsigned char *at = from;
+    if (c->recording) { /* a replay would copy what the ring holds by then */
+        return di_card_check(c, cudaErrorStreamCaptureUnsupported);
+    }
     for (size_t done = 0; done < bytes;) {
         size_t n = bytes - done < DI_CARD_SEGMENT_BYTES ? bytes - done : DI_CARD_SEGMENT_BYTES;
         void *pinned = di_card_ring_take(c, n);
@@ -81,15 +90,20 @@ bool di_card_upload(di_card *c, void *to, const void *from, size_t bytes) {
 
 bool di_card_host_arrays(di_card *c, di_card_part *parts, int count) {
     size_t total = 0, at[3] = {0};
+    bool copies = false;
     for (int i = 0; i < count; i++) {
+        parts[i].device = parts[i].host ? di_card_on_card(c, parts[i].host) : NULL;
+        copies = copies || (parts[i].host && !parts[i].device);
         at[i] = total;
         total += (parts[i].bytes + DI_CARD_ALIGNMENT - 1) / DI_CARD_ALIGNMENT * DI_CARD_ALIGNMENT;
     }
-    unsigned char *base = di_card_scratch(c, DI_CARD_USE_HOST, total, 1);
-    bool ok = base != NULL;
+    unsigned char *base = copies ? di_card_scratch(c, DI_CARD_USE_HOST, total, 1) : NULL;
+    bool ok = base || !copies;
     for (int i = 0; i < count && ok; i++) {
-        parts[i].device = parts[i].host ? base + at[i] : NULL;
-        ok = !parts[i].host || di_card_upload(c, parts[i].device, parts[i].host, parts[i].bytes);
+        if (parts[i].host && !parts[i].device) {
+            parts[i].device = base + at[i];
+            ok = di_card_upload(c, parts[i].device, parts[i].host, parts[i].bytes);
+        }
     }
     return ok;
 }
@@ -140,11 +154,16 @@ static size_t pack_step(const di_step *step, unsigned char *to) {
     return (size_t)((unsigned char *)(tables + used) - to);
 }
 
-static bool upload_step(di_card *c, const di_step *step) {
+static size_t packed_bytes(const di_step *step) {
     size_t bytes = (size_t)step->num_seqs * sizeof(dk_seq) + (size_t)step->num_rows * 4;
     for (int i = 0; i < step->num_seqs; i++) {
         bytes += table_blocks(step, &step->seqs[i]) * 4;
     }
+    return bytes;
+}
+
+static bool upload_step(di_card *c, const di_step *step) {
+    size_t bytes = packed_bytes(step);
     if (!grow(&c->staging, &c->staging_capacity, bytes)) {
         return di_card_short(c, bytes);
     }
@@ -165,11 +184,24 @@ static bool upload_step(di_card *c, const di_step *step) {
     return true;
 }
 
+void di_card_step_send(di_card *c, const di_step *step) {
+    bool ok;
+    if (c->recording) { /* nothing runs: room is all it needs */
+        uint64_t version = c->scratch_version;
+        ok = di_card_scratch(c, DI_CARD_USE_STEP, packed_bytes(step), 1) != NULL;
+        c->step_bytes = version == c->scratch_version ? c->step_bytes : 0;
+    } else {
+        ok = upload_step(c, step);
+    }
+    c->sent = ok ? step : NULL;
+}
+
 bool di_card_step(di_card *c, const di_step *step, int layer, dk_step *out) {
     const di_state_layout *l = step->pool.layout;
-    if (!upload_step(c, step)) {
+    if (step != c->sent && !upload_step(c, step)) {
         return false;
     }
+    c->sent = step == c->sent ? step : NULL; /* another one lies there now */
     const dk_seq *seqs = c->scratch[DI_CARD_USE_STEP].data;
     const int32_t *row_seq = (const int32_t *)(seqs + step->num_seqs);
     *out = (dk_step){
@@ -199,15 +231,15 @@ bool di_card_step(di_card *c, const di_step *step, int layer, dk_step *out) {
 
 /* ---- weights ----------------------------------------------------------------------------------*/
 
-/* Begins a slab with room for `bytes`. */
-static bool add_slab(di_card *c, size_t bytes) {
+/* Begins a slab with room for `bytes`, and for more unless it is to be `exact`. */
+static bool add_slab(di_card *c, size_t bytes, bool exact) {
     di_card_slab *slabs = di_grow(c->slabs, c->num_slabs, &c->slab_capacity, sizeof *c->slabs);
     if (!slabs) {
         return di_card_short(c, sizeof *slabs);
     }
     c->slabs = slabs;
     size_t size = bytes > DI_CARD_SLAB_BYTES ? bytes : DI_CARD_SLAB_BYTES, left = 0, total = 0;
-    if (cudaMemGetInfo(&left, &total) == cudaSuccess && left < size) {
+    if (exact || (cudaMemGetInfo(&left, &total) == cudaSuccess && left < size)) {
         size = bytes; /* a small model on a card that is nearly full */
     }
     unsigned char *data = take(c, size);
@@ -222,9 +254,14 @@ static bool add_slab(di_card *c, size_t bytes) {
 
 /* Zeroed memory that lives until di_card_forget. */
 static void *take_weight(di_card *c, size_t bytes) {
+    if (c->recording) {
+        di_card_check(c, cudaErrorStreamCaptureUnsupported);
+        return NULL;
+    }
+    di_card_waits(c, "a weight that was not loaded");
     bytes = (bytes + DI_CARD_ALIGNMENT - 1) / DI_CARD_ALIGNMENT * DI_CARD_ALIGNMENT;
     bool fits = c->num_slabs > 0 && bytes <= c->slabs[c->num_slabs - 1].bytes - c->slab_used;
-    if (!fits && !add_slab(c, bytes)) {
+    if (!fits && !add_slab(c, bytes, false)) {
         return NULL;
     }
     void *p = c->slabs[c->num_slabs - 1].data + c->slab_used;
@@ -307,6 +344,15 @@ static bool upload_matrix(di_card *c, const di_tensor *w, const dk_matrix *m) {
     return raw != NULL;
 }
 
+size_t di_card_matrix_bytes(const di_tensor *w) {
+    dk_matrix m = shape_of(w);
+    return dk_matrix_bytes(&m);
+}
+
+void di_card_reserve(di_card *c, size_t bytes) {
+    add_slab(c, bytes, true);
+}
+
 bool di_card_matrix(di_card *c, const di_tensor *w, dk_matrix *out) {
     di_card_weight *known = find_weight(c, w->data);
     if (known) {
@@ -373,6 +419,7 @@ static void drop_slabs(di_card *c, size_t keep) {
 /* The first slab is kept for what comes next. */
 void di_card_forget(di_card *c) {
     cudaStreamSynchronize(c->stream);
+    di_card_tables_drop(c);
     drop_slabs(c, 1);
     di_free(c->weights);
     c->weights = NULL;
@@ -395,6 +442,12 @@ bool di_card_memory_create(di_card *c, di_error *err) {
 }
 
 void di_card_memory_destroy(di_card *c) {
+    di_card_tables_drop(c);
+    di_free(c->tables);
+    for (int i = 0; i < c->num_regions; i++) {
+        cudaFreeHost(c->regions[i].host);
+        cudaFree(c->regions[i].device);
+    }
     drop_slabs(c, 0);
     di_free(c->slabs);
     di_free(c->weights);

@@ -3,6 +3,7 @@
  * nothing; sync reports it. */
 #include "ops/cuda/card/ops.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -216,6 +217,17 @@ void di_card_window_store(di_backend *be, const di_step *step, int layer, const 
 /* Entries as kernels want them, in DI_CARD_USE_HOST; by way of the ring, without a third copy. */
 static const dk_entry *upload_entries(di_card *c, const di_entry *entries, int m) {
     size_t bytes = (size_t)m * sizeof(dk_entry), most = DI_CARD_SEGMENT_BYTES / sizeof(dk_entry);
+    static_assert(sizeof(dk_entry) == sizeof(di_entry) &&
+                      offsetof(dk_entry, entry) == offsetof(di_entry, entry),
+                  "entries in argument memory are used as they are");
+    const dk_entry *there = di_card_on_card(c, entries);
+    if (there) {
+        return there;
+    }
+    if (c->recording) {
+        di_card_check(c, cudaErrorStreamCaptureUnsupported);
+        return NULL;
+    }
     dk_entry *to = di_card_scratch(c, DI_CARD_USE_HOST, bytes ? bytes : 1, 1);
     for (size_t i = 0; to && i < (size_t)m; i += most) {
         size_t count = (size_t)m - i < most ? (size_t)m - i : most;
@@ -287,7 +299,8 @@ void di_card_index_topk(di_backend *be, const di_step *step, int source, int rat
     if (n <= 0 || !di_card_enter(c, "index_topk")) {
         return;
     }
-    for (int i = 0; i < step->num_seqs; i++) {
+    call.places = step->most_tokens / ratio;
+    for (int i = 0; i < step->num_seqs && step->most_tokens == 0; i++) {
         const di_seq_rows *s = &step->seqs[i];
         int64_t entries = s->num_rows > 0 ? (s->pos0 + s->num_rows) / ratio : 0;
         call.places = entries > call.places ? entries : call.places;
@@ -452,90 +465,6 @@ void di_card_moe(di_backend *be, const di_bf16 *x, int n, const int32_t *experts
         }
         m.x = x + at * (size_t)m.d;
         dk_moe_run(c->stream, &m);
-    }
-    di_card_leave(c);
-}
-
-/* ---- n-grams ----------------------------------------------------------------------------------*/
-
-/* The tables are larger than any card: the host picks the rows out, by way of the ring. */
-typedef struct engram_call {
-    int columns, width;
-    const di_tensor *table;
-    const int64_t *rows;
-} engram_call;
-
-enum { ENGRAM_TOKENS = 1024 };
-
-/* Codes, scales and numbers of up to ENGRAM_TOKENS tokens from *t on that are not skipped. */
-typedef struct engram_batch {
-    uint8_t *codes, *scales;
-    int32_t *tokens;
-    int count;
-} engram_batch;
-
-static void pick_rows(const engram_call *e, int *t, int n, int most, engram_batch *b) {
-    size_t width = (size_t)e->width, columns = (size_t)e->columns;
-    const uint8_t *data = e->table->data;
-    for (b->count = 0; *t < n && b->count < most; (*t)++) {
-        const int64_t *rows = e->rows + (size_t)*t * columns;
-        if (rows[0] < 0) {
-            continue;
-        }
-        for (size_t i = 0; i < columns; i++) {
-            size_t to = (size_t)b->count * columns + i;
-            memcpy(b->codes + to * width, data + (size_t)rows[i] * width, width);
-            memcpy(b->scales + to * (width / 32), e->table->scale + (size_t)rows[i] * (width / 32),
-                   width / 32);
-        }
-        b->tokens[b->count++] = *t;
-    }
-}
-
-/* Tokens whose rows fit a segment of the ring. */
-static int engram_tokens(const engram_call *e) {
-    size_t bytes = (size_t)e->columns * (size_t)(e->width + e->width / 32) + sizeof(int32_t);
-    size_t fit = DI_CARD_SEGMENT_BYTES / 2 / bytes;
-    return fit < 1 ? 1 : fit < ENGRAM_TOKENS ? (int)fit : ENGRAM_TOKENS;
-}
-
-void di_card_engram(di_backend *be, const int64_t *rows, int n, int columns, const di_tensor *table,
-                    const di_tensor *wkv, const di_tensor *q_weight, const di_tensor *k_weight,
-                    int hc, int d, float eps, di_bf16 *h) {
-    di_card *c = di_card_of(be);
-    engram_call e = {columns, (int)table->shape[1], table, rows};
-    size_t norm = (size_t)hc * (size_t)d * sizeof(di_bf16);
-    size_t k = (size_t)columns * (size_t)e.width, most = (size_t)engram_tokens(&e);
-    size_t code_bytes = most * k, bytes = code_bytes + most * (k / 32 + sizeof(int32_t)) + 64;
-    dk_matrix w;
-    if (n <= 0 || !di_card_enter(c, "engram")) {
-        return;
-    }
-    const dk_bf16 *qw = di_card_array(c, q_weight->data, norm);
-    const dk_bf16 *kw = di_card_array(c, k_weight->data, norm);
-    bool ok = qw && kw && di_card_matrix(c, wkv, &w);
-    dk_bf16 *a =
-        ok ? di_card_scratch(c, DI_CARD_USE_X, dk_prepared_values(most, w.k), sizeof *a) : NULL;
-    dk_bf16 *kv = ok ? di_card_scratch(c, DI_CARD_USE_Y, most, (size_t)w.rows * sizeof *kv) : NULL;
-    uint8_t *device = ok ? di_card_scratch(c, DI_CARD_USE_HOST, bytes, 1) : NULL;
-    ok = a && kv && device;
-    for (int t = 0; ok && t < n;) {
-        size_t tokens = code_bytes + (most * (k / 32) + 63) / 64 * 64;
-        uint8_t *pinned = di_card_ring_take(c, bytes);
-        if (!pinned) {
-            break;
-        }
-        engram_batch b = {pinned, pinned + code_bytes, (int32_t *)(void *)(pinned + tokens), 0};
-        pick_rows(&e, &t, n, (int)most, &b);
-        if (b.count == 0) {
-            break;
-        }
-        ok = di_card_check(
-            c, cudaMemcpyAsync(device, pinned, bytes, cudaMemcpyHostToDevice, c->stream));
-        dk_engram_rows(c->stream, device, device + code_bytes, b.count, (int)k, a);
-        dk_linear(c->stream, &w, a, b.count, 1, (dk_result){.yb = kv, .ldy = (size_t)w.rows});
-        dk_engram_gate(c->stream, (const int32_t *)(const void *)(device + tokens), b.count, kv, qw,
-                       kw, hc, d, eps, h);
     }
     di_card_leave(c);
 }

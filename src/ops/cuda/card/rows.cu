@@ -1,4 +1,4 @@
-/* Ops on single rows: embedding, gathering, norm, rotation, hyper-connections, the n-gram gate.
+/* Ops on single rows: embedding, gathering, norm, rotation, hyper-connections.
  * Each is bound by memory. Sums of squares and the hyper-connection projection are formed in f64,
  * whose order (thread by thread, then a tree) depends on the row's length alone. */
 #include "common.cuh"
@@ -370,60 +370,4 @@ void dk_mhc_post(cudaStream_t s, const dk_bf16 *y, const float *post, const floa
                  int hc, int d, dk_bf16 *h) {
     long long cells = (long long)n * d;
     mhc_post<<<blocks_for(cells, 256), 256, 0, s>>>(y, post, comb, cells, hc, d, h);
-}
-
-/* ---- n-grams ---------------------------------------------------------------------------------*/
-
-static __global__ void engram_rows(const uint8_t *codes, const uint8_t *scales, int n, int k,
-                                   long long cells, dk_bf16 *out) {
-    long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= cells) {
-        return;
-    }
-    long long t = i % n;
-    int at = (int)(i / n);
-    float v = 0;
-    if (at < k) {
-        v = e4m3_value(codes[t * k + at]) * e8m0_value(scales[t * (k / 32) + at / 32]);
-    }
-    out[prepared_at(n, (int)t, at)] = to_bf16(v);
-}
-
-void dk_engram_rows(cudaStream_t s, const uint8_t *codes, const uint8_t *scales, int n, int k,
-                    dk_bf16 *out) {
-    long long cells = (long long)dk_prepared_values((size_t)n, k);
-    engram_rows<<<blocks_for(cells, 256), 256, 0, s>>>(codes, scales, n, k, cells, out);
-}
-
-/* Grid: tokens, streams. */
-static __global__ void engram_gate(const int32_t *tokens, const dk_bf16 *kv, const dk_bf16 *qw,
-                                   const dk_bf16 *kw, int hc, int d, float eps, dk_bf16 *h) {
-    __shared__ double scratch[32];
-    int stream = blockIdx.y;
-    size_t at = (size_t)stream * d;
-    const dk_bf16 *key = kv + (size_t)blockIdx.x * (hc + 1) * d + at;
-    const dk_bf16 *value = kv + ((size_t)blockIdx.x * (hc + 1) + hc) * d;
-    h += ((size_t)tokens[blockIdx.x] * hc + stream) * d;
-    double hh = 0, kk = 0, dot = 0;
-    for (int i = threadIdx.x; i < d; i += blockDim.x) {
-        float x = bf16_value(h[i]), y = bf16_value(key[i]);
-        float w = bf16_value(qw[at + i]) * bf16_value(kw[at + i]);
-        hh += (double)x * x;
-        kk += (double)y * y;
-        dot += (double)(x * w) * y;
-    }
-    hh = block_sum(hh, scratch) / d;
-    kk = block_sum(kk, scratch) / d;
-    dot = block_sum(dot, scratch);
-    dot = dot / sqrt(hh + (double)eps) / sqrt(kk + (double)eps) / sqrt((double)d);
-    double size = fabs(dot) < 1e-6 ? 1e-6 : fabs(dot);
-    float gate = (float)(1 / (1 + exp64(-copysign(sqrt(size), dot))));
-    for (int i = threadIdx.x; i < d; i += blockDim.x) {
-        h[i] = to_bf16(bf16_value(h[i]) + gate * bf16_value(value[i]));
-    }
-}
-
-void dk_engram_gate(cudaStream_t s, const int32_t *tokens, int n, const dk_bf16 *kv,
-                    const dk_bf16 *qw, const dk_bf16 *kw, int hc, int d, float eps, dk_bf16 *h) {
-    engram_gate<<<dim3(n, hc), 256, 0, s>>>(tokens, kv, qw, kw, hc, d, eps, h);
 }

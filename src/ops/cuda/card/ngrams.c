@@ -1,0 +1,259 @@
+/* n-gram tables and the op that uses them. A table that was loaded (ops/queue.h) is read by the
+ * card, from its own memory or from the host's; of one that was not, the host picks the rows of a
+ * step out, which is what tests and machines without the memory do. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "ops/cuda/card/card.h"
+#include "ops/cuda/card/ops.h"
+#include "ops/cuda/card/queue.h"
+
+/* ---- tables -----------------------------------------------------------------------------------*/
+
+/* Bytes of codes and scales. */
+static void table_bytes(const di_tensor *table, size_t bytes[2]) {
+    bytes[0] = (size_t)table->shape[0] * (size_t)table->shape[1];
+    bytes[1] = bytes[0] / 32;
+}
+
+static void give_back(di_card_table *t) {
+    for (int i = 0; i < 2 && t->owned[i]; i++) {
+        if (t->kind == DI_TABLE_CARD) {
+            cudaFree(t->owned[i]);
+        } else if (t->kind == DI_TABLE_REGISTERED) {
+            cudaHostUnregister(t->owned[i]);
+        } else {
+            cudaFreeHost(t->owned[i]);
+        }
+        t->owned[i] = NULL;
+    }
+    cudaGetLastError();
+}
+
+/* Memory of one kind with the table's bytes i in it; where the card sees it, or NULL. */
+static const uint8_t *settle(di_card *c, di_card_table *t, int i, const void *host, size_t bytes) {
+    void *seen = NULL;
+    bool ok;
+    if (t->kind == DI_TABLE_CARD) {
+        ok = cudaMalloc(&t->owned[i], bytes) == cudaSuccess &&
+             cudaMemcpyAsync(t->owned[i], host, bytes, cudaMemcpyHostToDevice, c->stream) ==
+                 cudaSuccess;
+        return ok ? t->owned[i] : NULL;
+    }
+    if (t->kind == DI_TABLE_COPY) {
+        ok = cudaHostAlloc(&t->owned[i], bytes, cudaHostAllocMapped) == cudaSuccess;
+        if (ok) {
+            memcpy(t->owned[i], host, bytes);
+        }
+        ok = ok && cudaHostGetDevicePointer(&seen, t->owned[i], 0) == cudaSuccess;
+        return ok ? seen : NULL;
+    }
+    /* Whole pages around a part of a mapped file. */
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), lead = (size_t)(uintptr_t)host % page;
+    char *from = (char *)host - lead;
+    unsigned flags = cudaHostRegisterMapped | cudaHostRegisterReadOnly;
+    ok = cudaHostRegister(from, (bytes + lead + page - 1) / page * page, flags) == cudaSuccess;
+    t->owned[i] = ok ? from : NULL;
+    ok = ok && cudaHostGetDevicePointer(&seen, from, 0) == cudaSuccess;
+    return ok ? (const uint8_t *)seen + lead : NULL;
+}
+
+static bool load_as(di_card *c, di_card_table *t, const di_tensor *table) {
+    size_t bytes[2];
+    table_bytes(table, bytes);
+    t->data = settle(c, t, 0, table->data, bytes[0]);
+    t->scale = t->data ? settle(c, t, 1, table->scale, bytes[1]) : NULL;
+    if (!t->data || !t->scale) {
+        give_back(t);
+        cudaGetLastError();
+        return false;
+    }
+    return true;
+}
+
+void di_card_table_load(di_card *c, const di_tensor *table, bool on_card) {
+    if (di_card_table_find(c, table)) {
+        return;
+    }
+    di_card_table *tables =
+        di_grow(c->tables, c->num_tables, &c->table_capacity, sizeof *c->tables);
+    if (!tables) {
+        di_card_short(c, sizeof *tables);
+        return;
+    }
+    c->tables = tables;
+    di_card_table t = {.host = table->data, .kind = DI_TABLE_CARD};
+    bool ok = on_card && load_as(c, &t, table);
+    if (!ok) { /* as the file's pages where they are, else as a copy of them */
+        t.kind = DI_TABLE_REGISTERED;
+        ok = load_as(c, &t, table);
+    }
+    if (!ok) {
+        t.kind = DI_TABLE_COPY;
+        ok = load_as(c, &t, table);
+    }
+    if (ok) {
+        size_t bytes[2];
+        table_bytes(table, bytes);
+        c->bytes += t.kind == DI_TABLE_CARD ? bytes[0] + bytes[1] : 0;
+        c->tables[c->num_tables++] = t;
+    }
+}
+
+const di_card_table *di_card_table_find(const di_card *c, const di_tensor *table) {
+    for (size_t i = 0; i < c->num_tables; i++) {
+        if (c->tables[i].host == table->data) {
+            return &c->tables[i];
+        }
+    }
+    return NULL;
+}
+
+void di_card_tables_drop(di_card *c) {
+    while (c->num_tables > 0) {
+        give_back(&c->tables[--c->num_tables]);
+    }
+}
+
+/* ---- picked by the host -----------------------------------------------------------------------*/
+
+typedef struct engram_call {
+    int columns, width;
+    const di_tensor *table;
+    const int64_t *rows;
+} engram_call;
+
+enum { ENGRAM_TOKENS = 1024 };
+
+/* Codes, scales and numbers of up to ENGRAM_TOKENS tokens from *t on that are not skipped. */
+typedef struct engram_batch {
+    uint8_t *codes, *scales;
+    int32_t *tokens;
+    int count;
+} engram_batch;
+
+static void pick_rows(const engram_call *e, int *t, int n, int most, engram_batch *b) {
+    size_t width = (size_t)e->width, columns = (size_t)e->columns;
+    const uint8_t *data = e->table->data;
+    for (b->count = 0; *t < n && b->count < most; (*t)++) {
+        const int64_t *rows = e->rows + (size_t)*t * columns;
+        if (rows[0] < 0) {
+            continue;
+        }
+        for (size_t i = 0; i < columns; i++) {
+            size_t to = (size_t)b->count * columns + i;
+            memcpy(b->codes + to * width, data + (size_t)rows[i] * width, width);
+            memcpy(b->scales + to * (width / 32), e->table->scale + (size_t)rows[i] * (width / 32),
+                   width / 32);
+        }
+        b->tokens[b->count++] = *t;
+    }
+}
+
+/* Tokens whose rows fit a segment of the ring. */
+static int engram_tokens(const engram_call *e) {
+    size_t bytes = (size_t)e->columns * (size_t)(e->width + e->width / 32) + sizeof(int32_t);
+    size_t fit = DI_CARD_SEGMENT_BYTES / 2 / bytes;
+    return fit < 1 ? 1 : fit < ENGRAM_TOKENS ? (int)fit : ENGRAM_TOKENS;
+}
+
+/* What both ways share: weights, and scratch memory for `most` tokens at a time. */
+typedef struct engram_parts {
+    const dk_bf16 *qw, *kw;
+    dk_matrix wkv;
+    dk_bf16 *prepared, *kv; /* of `most` rows, [most, (hc + 1) * d] */
+} engram_parts;
+
+static bool find_parts(di_card *c, const di_tensor *wkv, const di_tensor *q_weight,
+                       const di_tensor *k_weight, size_t norm_bytes, size_t most, engram_parts *p) {
+    p->qw = di_card_array(c, q_weight->data, norm_bytes);
+    p->kw = di_card_array(c, k_weight->data, norm_bytes);
+    if (!p->qw || !p->kw || !di_card_matrix(c, wkv, &p->wkv)) {
+        return false;
+    }
+    p->prepared = di_card_scratch(c, DI_CARD_USE_X, most, (size_t)p->wkv.kp * sizeof *p->prepared);
+    p->kv = di_card_scratch(c, DI_CARD_USE_Y, most, (size_t)p->wkv.rows * sizeof *p->kv);
+    return p->prepared && p->kv;
+}
+
+static void engram_picked(di_card *c, const engram_call *e, int n, size_t most,
+                          const engram_parts *p, int hc, int d, float eps, di_bf16 *h) {
+    size_t k = (size_t)e->columns * (size_t)e->width;
+    size_t code_bytes = most * k, bytes = code_bytes + most * (k / 32 + sizeof(int32_t)) + 64;
+    uint8_t *device = di_card_scratch(c, DI_CARD_USE_HOST, bytes, 1);
+    if (c->recording) {
+        di_card_check(c, cudaErrorStreamCaptureUnsupported);
+    }
+    for (int t = 0; device && !c->fault_op && t < n;) {
+        size_t tokens = code_bytes + (most * (k / 32) + 63) / 64 * 64;
+        uint8_t *pinned = di_card_ring_take(c, bytes);
+        if (!pinned) {
+            break;
+        }
+        engram_batch b = {pinned, pinned + code_bytes, (int32_t *)(void *)(pinned + tokens), 0};
+        pick_rows(e, &t, n, (int)most, &b);
+        if (b.count == 0) {
+            break;
+        }
+        di_card_check(c, cudaMemcpyAsync(device, pinned, bytes, cudaMemcpyHostToDevice, c->stream));
+        dk_engram_rows(c->stream, device, device + code_bytes, b.count, (int)k, p->prepared);
+        dk_linear(c->stream, &p->wkv, p->prepared, b.count, 1,
+                  (dk_result){.yb = p->kv, .ldy = (size_t)p->wkv.rows});
+        dk_engram_gate(c->stream, (const int32_t *)(const void *)(device + tokens), b.count, p->kv,
+                       p->qw, p->kw, hc, d, eps, h);
+    }
+}
+
+/* ---- read by the card -------------------------------------------------------------------------*/
+
+/* rows: on the card. */
+static void engram_gathered(di_card *c, const di_card_table *table, const engram_call *e,
+                            const int64_t *rows, int n, int most, const engram_parts *p, int hc,
+                            int d, float eps, di_bf16 *h) {
+    int32_t *tokens = di_card_scratch(c, DI_CARD_USE_LIST, (size_t)most, sizeof *tokens);
+    for (int t = 0; tokens && t < n; t += most) {
+        int count = n - t < most ? n - t : most;
+        dk_ngram_rows r = {
+            .data = table->data,
+            .scale = table->scale,
+            .rows = rows + (size_t)t * (size_t)e->columns,
+            .columns = e->columns,
+            .width = e->width,
+            .first = t,
+            .out = p->prepared,
+            .tokens = tokens,
+        };
+        dk_gather_ngrams(c->stream, &r, count);
+        dk_linear(c->stream, &p->wkv, p->prepared, count, 1,
+                  (dk_result){.yb = p->kv, .ldy = (size_t)p->wkv.rows});
+        dk_engram_gate(c->stream, tokens, count, p->kv, p->qw, p->kw, hc, d, eps, h);
+    }
+}
+
+void di_card_engram(di_backend *be, const int64_t *rows, int n, int columns, const di_tensor *table,
+                    const di_tensor *wkv, const di_tensor *q_weight, const di_tensor *k_weight,
+                    int hc, int d, float eps, di_bf16 *h) {
+    di_card *c = di_card_of(be);
+    engram_call e = {columns, (int)table->shape[1], table, rows};
+    size_t norm = (size_t)hc * (size_t)d * sizeof(di_bf16);
+    engram_parts p;
+    if (n <= 0 || !di_card_enter(c, "engram")) {
+        return;
+    }
+    const di_card_table *there = di_card_table_find(c, table);
+    const int64_t *rows_there = di_card_on_card(c, rows);
+    int most = there && rows_there ? (n < ENGRAM_TOKENS ? n : ENGRAM_TOKENS) : engram_tokens(&e);
+    if (!find_parts(c, wkv, q_weight, k_weight, norm, (size_t)most, &p)) {
+        di_card_leave(c);
+        return;
+    }
+    if (there && rows_there) {
+        engram_gathered(c, there, &e, rows_there, n, most, &p, hc, d, eps, h);
+    } else {
+        engram_picked(c, &e, n, (size_t)most, &p, hc, d, eps, h);
+    }
+    di_card_leave(c);
+}

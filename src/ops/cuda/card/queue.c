@@ -1,0 +1,397 @@
+/* Steps queued whole (ops/queue.h): loading of weights, argument memory, programs, the points where
+ * a step begins and ends. What is drawn and hashed is in draw.cu and ngrams.cu. */
+#include "ops/cuda/card/queue.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "ops/cuda/card/card.h"
+
+/* ---- memory and weights -----------------------------------------------------------------------*/
+
+static void memory(di_backend *be, size_t *free_bytes, size_t *total_bytes) {
+    di_card *c = di_card_of(be);
+    *free_bytes = *total_bytes = 0;
+    if (di_card_enter(c, "memory")) {
+        di_card_check(c, cudaMemGetInfo(free_bytes, total_bytes));
+    }
+}
+
+static size_t array_bytes(di_backend *be, size_t bytes) {
+    (void)be;
+    return (bytes + DI_CARD_ALIGNMENT - 1) / DI_CARD_ALIGNMENT * DI_CARD_ALIGNMENT;
+}
+
+static size_t matrix_bytes(di_backend *be, const di_tensor *w) {
+    return array_bytes(be, di_card_matrix_bytes(w));
+}
+
+static void reserve(di_backend *be, size_t bytes) {
+    di_card *c = di_card_of(be);
+    if (bytes && di_card_enter(c, "weights")) {
+        di_card_reserve(c, bytes);
+    }
+}
+
+static void load_matrix(di_backend *be, const di_tensor *w) {
+    di_card *c = di_card_of(be);
+    dk_matrix unused;
+    if (di_card_enter(c, "weights")) {
+        di_card_matrix(c, w, &unused);
+        di_card_leave(c);
+    }
+}
+
+static void load_array(di_backend *be, const void *host, size_t bytes) {
+    di_card *c = di_card_of(be);
+    if (di_card_enter(c, "weights")) {
+        di_card_array(c, host, bytes);
+        di_card_leave(c);
+    }
+}
+
+static void load_experts(di_backend *be, const di_expert *table, int count) {
+    di_card *c = di_card_of(be);
+    if (di_card_enter(c, "weights")) {
+        di_card_experts(c, table, count);
+        di_card_leave(c);
+    }
+}
+
+static bool load_ngrams(di_backend *be, const di_tensor *table, bool on_card) {
+    di_card *c = di_card_of(be);
+    if (di_card_enter(c, "n-gram tables")) {
+        di_card_table_load(c, table, on_card);
+        di_card_leave(c);
+    }
+    return di_card_table_find(c, table) != NULL;
+}
+
+/* ---- argument memory --------------------------------------------------------------------------*/
+
+static void args_destroy(di_backend *be, void *args) {
+    di_card *c = di_card_of(be);
+    cudaSetDevice(c->device);
+    for (int i = 0; i < c->num_regions && args; i++) {
+        di_card_region *r = &c->regions[i];
+        if (r->host == args) {
+            cudaStreamSynchronize(c->stream);
+            cudaFreeHost(r->host);
+            cudaFree(r->device);
+            c->bytes -= r->bytes;
+            *r = c->regions[--c->num_regions];
+            cudaGetLastError(); /* a card with a fault refuses even this */
+            return;
+        }
+    }
+}
+
+static void *args_create(di_backend *be, size_t bytes) {
+    di_card *c = di_card_of(be);
+    di_card_region r = {.bytes = bytes ? bytes : 1};
+    if (c->num_regions == DI_CARD_REGIONS || cudaSetDevice(c->device) != cudaSuccess) {
+        return NULL;
+    }
+    bool ok = cudaHostAlloc((void **)&r.host, r.bytes, cudaHostAllocDefault) == cudaSuccess &&
+              cudaMalloc((void **)&r.device, r.bytes) == cudaSuccess &&
+              cudaMemsetAsync(r.device, 0, r.bytes, c->stream) == cudaSuccess;
+    if (!ok) {
+        cudaFreeHost(r.host);
+        cudaFree(r.device);
+        cudaGetLastError();
+        return NULL;
+    }
+    memset(r.host, 0, r.bytes);
+    c->bytes += r.bytes;
+    c->regions[c->num_regions++] = r;
+    return r.host;
+}
+
+void *di_card_on_card(const di_card *c, const void *host) {
+    const unsigned char *p = host;
+    for (int i = 0; i < c->num_regions; i++) {
+        const di_card_region *r = &c->regions[i];
+        if (p >= r->host && p < r->host + r->bytes) {
+            return r->device + (p - r->host);
+        }
+    }
+    return NULL;
+}
+
+/* The same, where nothing else will do. NULL: remembered. */
+static void *argument(di_card *c, const void *host) {
+    void *p = di_card_on_card(c, host);
+    if (!p) {
+        di_card_check(c, cudaErrorInvalidHostPointer);
+    }
+    return p;
+}
+
+static void args_send(di_backend *be, const void *from, size_t bytes) {
+    di_card *c = di_card_of(be);
+    if (bytes && di_card_enter(c, "arguments")) {
+        void *to = argument(c, from);
+        if (to) {
+            di_card_upload(c, to, from, bytes);
+        }
+        di_card_leave(c);
+    }
+}
+
+static void args_fetch(di_backend *be, void *to, size_t bytes) {
+    di_card *c = di_card_of(be);
+    if (bytes && di_card_enter(c, "results")) {
+        void *from = argument(c, to);
+        if (from) {
+            di_card_check(c, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, c->stream));
+        }
+        di_card_leave(c);
+    }
+}
+
+static void step_send(di_backend *be, const di_step *step) {
+    di_card *c = di_card_of(be);
+    if (di_card_enter(c, "step")) {
+        di_card_step_send(c, step);
+        di_card_leave(c);
+    }
+}
+
+/* ---- programs ---------------------------------------------------------------------------------*/
+
+struct di_program {
+    cudaGraphExec_t exec;
+    uint64_t scratch_version;
+};
+
+static bool record(di_backend *be) {
+    di_card *c = di_card_of(be);
+    if (c->watch || !di_card_enter(c, "recording")) {
+        return false; /* DI_CUDA_SYNC waits after every op: nothing to record */
+    }
+    c->recording =
+        di_card_check(c, cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeRelaxed));
+    return c->recording;
+}
+
+static di_program *recorded(di_backend *be, di_error *err) {
+    di_card *c = di_card_of(be);
+    cudaGraph_t graph = NULL;
+    di_program *p = di_calloc(1, sizeof *p);
+    c->recording = false;
+    c->op = "recording";
+    cudaError_t result = cudaStreamEndCapture(c->stream, &graph);
+    bool ok = result == cudaSuccess && !c->fault_op && p;
+    if (ok) {
+        result = cudaGraphInstantiate(&p->exec, graph, 0);
+        ok = result == cudaSuccess;
+        p->scratch_version = c->scratch_version;
+    }
+    if (graph) {
+        cudaGraphDestroy(graph);
+    }
+    if (!ok) {
+        di_fail(err, DI_ERR_INTERNAL, "cuda:%d: %s: %s", c->device,
+                c->fault_op ? c->fault_op : "recording",
+                cudaGetErrorString(c->fault_op ? c->fault : result));
+        c->fault_op = NULL; /* nothing was queued, so nothing is wrong with the card */
+        c->no_memory = 0;
+        cudaGetLastError();
+        di_free(p);
+        return NULL;
+    }
+    return p;
+}
+
+static bool replay(di_backend *be, di_program *p) {
+    di_card *c = di_card_of(be);
+    if (p->scratch_version != c->scratch_version) {
+        return false;
+    }
+    if (di_card_enter(c, "recorded step")) {
+        di_card_check(c, cudaGraphLaunch(p->exec, c->stream));
+        di_card_leave(c);
+    }
+    return true;
+}
+
+static void program_free(di_backend *be, di_program *p) {
+    di_card *c = di_card_of(be);
+    if (p) {
+        cudaSetDevice(c->device);
+        cudaStreamSynchronize(c->stream);
+        cudaGraphExecDestroy(p->exec);
+        cudaGetLastError();
+        di_free(p);
+    }
+}
+
+/* ---- what depends on tokens -------------------------------------------------------------------*/
+
+static void feed(di_backend *be, int32_t *tokens, const int32_t *source, int n,
+                 const int32_t *drawn) {
+    di_card *c = di_card_of(be);
+    if (n > 0 && di_card_enter(c, "feed")) {
+        int32_t *to = argument(c, tokens);
+        const int32_t *at = argument(c, source), *from = argument(c, drawn);
+        if (to && at && from) {
+            dk_feed(c->stream, to, at, n, from);
+        }
+        di_card_leave(c);
+    }
+}
+
+static void hash_ngrams(di_backend *be, const di_ngram_hash *h, const int32_t *tokens,
+                        const int32_t *before, int look_back, const uint8_t *image, int n,
+                        int64_t *rows) {
+    di_card *c = di_card_of(be);
+    if (n <= 0 || !di_card_enter(c, "hash_ngrams")) {
+        return;
+    }
+    size_t columns = (size_t)h->columns;
+    dk_ngram_hash hash = {
+        .max_ngram = h->max_ngram,
+        .heads = h->heads,
+        .columns = h->columns,
+        .vocab_size = h->vocab_size,
+        .look_back = look_back,
+        .pad = h->pad,
+        .token_map = di_card_array(c, h->token_map, (size_t)h->vocab_size * sizeof(int32_t)),
+        .primes = di_card_array(c, h->primes, columns * sizeof(int64_t)),
+        .offsets = di_card_array(c, h->offsets, columns * sizeof(int64_t)),
+        .multipliers = di_card_array(c, h->multipliers, (size_t)h->max_ngram * sizeof(uint64_t)),
+        .tokens = argument(c, tokens),
+        .before = argument(c, before),
+        .image = image ? argument(c, image) : NULL,
+        .rows = argument(c, rows),
+    };
+    if (!c->fault_op) {
+        dk_hash_ngrams(c->stream, &hash, n);
+    }
+    di_card_leave(c);
+}
+
+static void draw(di_backend *be, const di_draw_call *call) {
+    di_card *c = di_card_of(be);
+    if (call->n <= 0 || !di_card_enter(c, "draw")) {
+        return;
+    }
+    di_draw_call d = *call;
+    d.rows = argument(c, call->rows);
+    d.pairs = argument(c, call->pairs);
+    d.masks = argument(c, call->masks);
+    d.before = call->before ? argument(c, call->before) : NULL;
+    d.tokens = argument(c, call->tokens);
+    d.drawn = argument(c, call->drawn);
+    d.top = argument(c, call->top);
+    if (!c->fault_op) {
+        di_card_check(c, dk_draw(c->stream, &d));
+    }
+    di_card_leave(c);
+}
+
+/* ---- begin, end, wait -------------------------------------------------------------------------*/
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void begin(di_backend *be, int place) {
+    di_card *c = di_card_of(be);
+    di_card_marks *m = &c->marks;
+    m->at[place] = (m->at[place ^ 1] + 1) % DI_CARD_MARKS;
+    if (di_card_enter(c, "step")) {
+        di_card_check(c, cudaEventRecord(m->begin[m->at[place]], c->stream));
+        c->in_step = true;
+    }
+}
+
+static void end(di_backend *be, int place) {
+    di_card *c = di_card_of(be);
+    c->in_step = false;
+    if (di_card_enter(c, "step")) {
+        di_card_check(c, cudaEventRecord(c->marks.end[c->marks.at[place]], c->stream));
+    }
+}
+
+/* Events tell the time between two of them; the end of the step before has one on the clock. After
+ * a pause it is told anew, for the card gives differences as floats. */
+static void tell_times(di_card *c, int at, double *begin_time, double *end_time) {
+    di_card_marks *m = &c->marks;
+    float since = 0, took = 0;
+    *end_time = now();
+    di_card_check(c, cudaEventElapsedTime(&took, m->begin[at], m->end[at]));
+    *begin_time = *end_time - 1e-3 * took;
+    bool known = m->last_time > 0 && *end_time - m->last_time < 1;
+    if (known && di_card_check(c, cudaEventElapsedTime(&since, m->end[m->last], m->begin[at]))) {
+        *begin_time = m->last_time + 1e-3 * since;
+        *end_time = *begin_time + 1e-3 * took;
+    }
+    m->last = at;
+    m->last_time = *end_time;
+}
+
+static bool wait(di_backend *be, int place, double *begin_time, double *end_time, di_error *err) {
+    di_card *c = di_card_of(be);
+    int at = c->marks.at[place];
+    *begin_time = *end_time = now();
+    if (!c->fault_op && cudaSetDevice(c->device) == cudaSuccess) {
+        c->op = "step";
+        if (di_card_check(c, cudaEventSynchronize(c->marks.end[at]))) {
+            tell_times(c, at, begin_time, end_time);
+        }
+    }
+    return di_card_report(c, err);
+}
+
+bool di_card_marks_create(di_card_marks *m) {
+    for (int i = 0; i < DI_CARD_MARKS; i++) {
+        if (cudaEventCreate(&m->begin[i]) != cudaSuccess ||
+            cudaEventCreate(&m->end[i]) != cudaSuccess) {
+            return false;
+        }
+    }
+    return true;
+}
+
+void di_card_marks_destroy(di_card_marks *m) {
+    for (int i = 0; i < DI_CARD_MARKS; i++) {
+        if (m->begin[i]) {
+            cudaEventDestroy(m->begin[i]);
+        }
+        if (m->end[i]) {
+            cudaEventDestroy(m->end[i]);
+        }
+    }
+}
+
+const di_queue_ops di_card_queue_ops = {
+    .memory = memory,
+    .matrix_bytes = matrix_bytes,
+    .array_bytes = array_bytes,
+    .reserve = reserve,
+    .load_matrix = load_matrix,
+    .load_array = load_array,
+    .load_experts = load_experts,
+    .load_ngrams = load_ngrams,
+    .args_create = args_create,
+    .args_destroy = args_destroy,
+    .args_send = args_send,
+    .args_fetch = args_fetch,
+    .step_send = step_send,
+    .record = record,
+    .recorded = recorded,
+    .replay = replay,
+    .program_free = program_free,
+    .feed = feed,
+    .hash_ngrams = hash_ngrams,
+    .draw = draw,
+    .begin = begin,
+    .end = end,
+    .wait = wait,
+};
