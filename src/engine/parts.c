@@ -10,13 +10,14 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "cache/layout.h"
+#include "engine/plan.h"
 #include "ops/cpu/cpu.h"
 #include "ops/cuda/cuda.h"
 #include "ops/ref/ref.h"
 #include "ops/timed.h"
 #include "text/token_map.h"
 
-enum { OPEN_STEPS = 4, MIN_BACKTRACKING = 6 };
+enum { OPEN_STEPS = DI_OPEN_STEPS, MIN_BACKTRACKING = 6 };
 
 /* ---- backend and tokenizer --------------------------------------------------------------------*/
 
@@ -178,13 +179,24 @@ static int draft_layers(const di_parts *e) {
     return e->drafts ? e->weights->config.num_nextn_predict_layers : 0;
 }
 
-/* Blocks and snapshots from the memory budget: slots for all sequences first, an eighth of the rest
- * for snapshots, blocks for what is left, but no more than all sequences could ever fill. */
-static bool size_cache(di_parts *e, const di_parts_options *o, di_cache_options *c, di_error *err) {
-    di_state_layout l;
-    di_state_layout_fill(&l, &e->weights->config, DI_BLOCK_TOKENS, backtracking(e),
+void di_parts_layout(const di_parts *e, di_state_layout *l) {
+    di_state_layout_fill(l, &e->weights->config, DI_BLOCK_TOKENS, backtracking(e),
                          draft_layers(e));
-    size_t budget = o->kv_memory > 0 ? (size_t)o->kv_memory : di_memory_available() / 4;
+}
+
+di_cache_options di_parts_least_cache(const di_parts *e) {
+    return (di_cache_options){
+        .num_blocks = 1,
+        .num_slots = 1,
+        .max_backtracking = backtracking(e),
+        .draft_layers = draft_layers(e),
+    };
+}
+
+bool di_parts_size_cache(di_parts *e, const di_parts_options *o, size_t budget, bool capped,
+                         di_cache_options *c, di_error *err) {
+    di_state_layout l;
+    di_parts_layout(e, &l);
     size_t slots = (size_t)o->max_num_seqs * l.slot_stride;
     size_t most = (size_t)di_blocks_for(e->max_model_len) * (size_t)o->max_num_seqs;
     size_t least = slots + (l.slot_stride + l.block_stride) * 2;
@@ -200,25 +212,29 @@ static bool size_cache(di_parts *e, const di_parts_options *o, di_cache_options 
     snapshots = snapshots < cap ? snapshots : cap;
     snapshots = o->no_prefix_cache ? 0 : snapshots;
     size_t blocks = (budget - slots - snapshots * l.slot_stride) / l.block_stride;
-    blocks = o->kv_memory > 0 || blocks < most ? blocks : most;
-    *c = (di_cache_options){
-        .num_blocks = (int)(blocks < INT32_MAX ? blocks : INT32_MAX),
-        .num_slots = o->max_num_seqs,
-        .num_snapshots = (int)snapshots,
-        .max_backtracking = backtracking(e),
-        .draft_layers = draft_layers(e),
-    };
+    blocks = !capped || blocks < most ? blocks : most;
+    *c = di_parts_least_cache(e);
+    c->num_blocks = (int)(blocks < INT32_MAX ? blocks : INT32_MAX);
+    c->num_slots = o->max_num_seqs;
+    c->num_snapshots = (int)snapshots;
     e->num_blocks = c->num_blocks;
     return true;
 }
 
+/* The cache, of the budget's size; on a card the smallest one, until plan.c knows what is left. */
+static bool open_cache(di_parts *e, const di_parts_options *o, di_error *err) {
+    di_cache_options cache = di_parts_least_cache(e);
+    size_t budget = o->kv_memory > 0 ? (size_t)o->kv_memory : di_memory_available() / 4;
+    bool ok = e->backend->ops->queue ||
+              di_parts_size_cache(e, o, budget, o->kv_memory == 0, &cache, err);
+    e->cache = ok ? di_cache_create(&e->weights->config, e->backend, &cache, err) : NULL;
+    return e->cache != NULL;
+}
+
 static bool open_model(di_parts *e, const di_parts_options *o, di_error *err) {
-    di_cache_options cache;
-    if (!size_cache(e, o, &cache, err)) {
-        return false;
-    }
-    e->cache = di_cache_create(&e->weights->config, e->backend, &cache, err);
-    int32_t *map = e->cache ? make_token_map(e, err) : NULL;
+    di_plan_start start;
+    di_plan_begin(&start, e->backend);
+    int32_t *map = open_cache(e, o, err) ? make_token_map(e, err) : NULL;
     if (!map) {
         return false;
     }
@@ -227,11 +243,11 @@ static bool open_model(di_parts *e, const di_parts_options *o, di_error *err) {
         .max_logits = o->max_logits,
         .token_map = map,
         .replay_by_mask = o->replay_by_mask,
-        .drafts = e->drafts,
+        .drafts = o->drafts,
     };
     e->model = di_model_create(e->weights, e->backend, e->cache, &model, err);
     di_free(map);
-    return e->model != NULL;
+    return e->model && (!e->backend->ops->queue || di_plan_card(e, o, &start, err));
 }
 
 /* ---- all of it --------------------------------------------------------------------------------*/
@@ -252,9 +268,10 @@ static bool open_step(di_parts *e, const di_parts_options *o, int step, di_error
 
 bool di_parts_open(di_parts *e, const di_parts_options *o, di_error *err) {
     *e = (di_parts){0};
+    int total = OPEN_STEPS + di_plan_progress_steps(o->backend);
     for (int step = 0; step < OPEN_STEPS; step++) {
         if (o->progress) {
-            o->progress(o->user, step, OPEN_STEPS);
+            o->progress(o->user, step, total);
         }
         if (!open_step(e, o, step, err)) {
             di_parts_close(e);
@@ -262,7 +279,7 @@ bool di_parts_open(di_parts *e, const di_parts_options *o, di_error *err) {
         }
     }
     if (o->progress) {
-        o->progress(o->user, OPEN_STEPS, OPEN_STEPS);
+        o->progress(o->user, total, total);
     }
     return true;
 }

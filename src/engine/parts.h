@@ -23,6 +23,10 @@ typedef struct di_parts_options {
     int max_num_seqs;         /* slots */
     int max_rows, max_logits; /* of a step */
     int64_t kv_memory;        /* bytes for cached state; 0 = a quarter of what is free */
+    /* On a card: bytes of its memory for everything, or 0 and a share of what is free; 0 = most. */
+    int64_t gpu_memory;
+    double gpu_memory_share;
+    bool queue_steps; /* make ready for di_model_queue, if the backend can */
     bool no_prefix_cache, replay_by_mask;
     di_drafts_wanted drafts;
     bool time_ops; /* the backend keeps times (ops/timed.h); printed by di_parts_print_times */
@@ -41,7 +45,16 @@ typedef struct di_parts {
     int64_t num_blocks;
     bool drafts; /* the draft model's context is kept */
     bool time_ops;
+    bool queues_steps; /* with queue_steps, if it came to that */
 } di_parts;
+
+/* Layout of a sequence's state with these options, and a cache of `budget` bytes: slots for all
+ * sequences first, an eighth of the rest for snapshots, blocks for what is left, but with `capped`
+ * no more than all sequences could ever fill. For plan.c. */
+void di_parts_layout(const di_parts *p, di_state_layout *l);
+bool di_parts_size_cache(di_parts *p, const di_parts_options *o, size_t budget, bool capped,
+                         di_cache_options *c, di_error *err);
+di_cache_options di_parts_least_cache(const di_parts *p);
 
 /* Is it one of those words? NULL is. */
 bool di_parts_backend_known(const char *name);

@@ -43,9 +43,13 @@ static void build_pass(di_model *m, const di_draft_rows *parts, int n, di_pass *
             .draft = true,
         };
         for (int j = 0; j < size; j++) {
-            m->tokens[i * size + j] = j ? m->c->dspark_noise_token_id : parts[i].anchor;
+            m->in->tokens[i * size + j] = j ? m->c->dspark_noise_token_id : parts[i].anchor;
             pass->positions[i * size + j] = parts[i].pos0 + j;
         }
+    }
+    di_inputs_send(m, m->in->memory, m->in->bytes);
+    if (m->queue) {
+        m->queue->step_send(m->be, &pass->step);
     }
 }
 
@@ -83,9 +87,11 @@ static void correct(di_model *m, int n, int j, const int32_t *before) {
     ops->linear_add_f32(m->be, a->markov, n, &last->markov_head, a->logits + (size_t)j * vocab,
                         (size_t)size * vocab);
     for (int i = 0; i < n; i++) {
-        m->logit_rows[i] = i * size + j;
+        m->in->logit_rows[i] = i * size + j;
     }
-    ops->gather_rows(m->be, a->g, m->logit_rows, n, (size_t)c->hidden_size * sizeof(di_bf16), a->x);
+    di_inputs_send(m, m->in->logit_rows, (size_t)n * sizeof *m->in->logit_rows);
+    ops->gather_rows(m->be, a->g, m->in->logit_rows, n, (size_t)c->hidden_size * sizeof(di_bf16),
+                     a->x);
     ops->linear_f32(m->be, a->x, n, &by_hidden, a->confidence);
     ops->linear_add_f32(m->be, a->markov, n, &by_token, a->confidence, 1);
 }
@@ -112,23 +118,27 @@ static bool draw_column(di_model *m, int n, int j, di_draft_fn draw, void *user,
 bool di_model_draft(di_model *m, const di_draft_rows *parts, int n, di_draft_fn draw, void *user,
                     int32_t *tokens, float *confidence, di_error *err) {
     const di_config *c = m->c;
-    di_pass *pass = &m->all;
+    m->in = &m->any;
+    di_pass *pass = &m->in->all;
+    int32_t *before = m->in->draft_before;
     if (!parts_ok(m, parts, n, err)) {
         return false;
     }
     build_pass(m, parts, n, pass);
-    m->be->ops->embed(m->be, m->tokens, pass->step.num_rows, &m->w->embed, c->hc_mult, m->a.h,
+    m->be->ops->embed(m->be, m->in->tokens, pass->step.num_rows, &m->w->embed, c->hc_mult, m->a.h,
                       m->a.pre);
-    m->be->ops->rope_table(m->be, pass->positions, pass->step.num_rows, m->freq[0], m->a.rope[0]);
+    m->be->ops->rope_table(m->be, pass->positions, pass->step.num_rows, m->in->freq[0],
+                           m->a.rope[0]);
     for (int s = 0; s < c->num_nextn_predict_layers; s++) {
         di_graph_draft_stage(m, pass, s);
     }
     head(m, pass->step.num_rows);
     for (int j = 0; j < c->dspark_block_size; j++) {
         for (int i = 0; i < n; i++) {
-            m->draft_before[i] = j ? tokens[i * c->dspark_block_size + j - 1] : parts[i].anchor;
+            before[i] = j ? tokens[i * c->dspark_block_size + j - 1] : parts[i].anchor;
         }
-        correct(m, n, j, m->draft_before);
+        di_inputs_send(m, before, (size_t)n * sizeof *before);
+        correct(m, n, j, before);
         if (!draw_column(m, n, j, draw, user, tokens, confidence, err)) {
             return false;
         }

@@ -140,3 +140,17 @@ void di_engram_hash(const di_engram_hasher *h, int layer, const int32_t *ids, in
         }
     }
 }
+
+di_ngram_hash di_engram_device_hash(const di_engram_hasher *h, int layer) {
+    return (di_ngram_hash){
+        .max_ngram = h->max_ngram,
+        .heads = h->heads,
+        .columns = h->columns,
+        .vocab_size = h->vocab_size,
+        .pad = h->pad,
+        .token_map = h->token_map,
+        .primes = h->primes[layer],
+        .offsets = h->offsets[layer],
+        .multipliers = h->multipliers[layer],
+    };
+}

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "ops/queue.h"
 #include "weights/config.h"
 
 /* Compressed id of a token that belongs to no n-gram and looks nothing up (image slots). */
@@ -31,6 +32,9 @@ int32_t di_engram_compress(const di_engram_hasher *h, int64_t token);
  * caller gives max_ngram - 1 predecessors. rows: [columns]; -1 each for a barrier. */
 void di_engram_hash(const di_engram_hasher *h, int layer, const int32_t *ids, int at,
                     int64_t *rows);
+
+/* The same for a device (ops/queue.h); its arrays are the hasher's. */
+di_ngram_hash di_engram_device_hash(const di_engram_hasher *h, int layer);
 
 /* NumPy's default_rng(seed).integers(0, bound) drawn `count` times; bound > 2^32. Exposed for
  * tests. */

@@ -37,19 +37,36 @@ typedef struct di_activations {
     float *logits;                  /* [max(max_logits, draft rows), vocab_size] */
 } di_activations;
 
-/* The rows one half of the model works on, as host arrays that live in di_model. The encoder half
- * and, when replay leaves rows out, the decoder half have one each. */
+/* The rows one half of the model works on. The encoder half and, when replay leaves rows out, the
+ * decoder half have one each. Arrays but seqs lie in di_inputs' memory. */
 typedef struct di_pass {
     di_step step;
-    di_seq_rows *seqs;  /* [max_rows] */
+    di_seq_rows *seqs;  /* [max_rows + 1] */
     int32_t *rows;      /* [max_rows] which rows of the call these are */
     int64_t *positions; /* [max_rows] */
     uint8_t *image;     /* [max_rows] */
     bool any_image;
     di_entry *entries[3]; /* by ratio, [max_rows] */
     int num_entries[3];
-    int64_t *entry_positions; /* [max_rows] scratch */
+    int64_t *entry_positions[3]; /* by ratio, [max_rows] */
 } di_pass;
+
+/* What a step gives the ops, in one piece of host memory, so that a backend with a queue can be
+ * sent all of it at once (ops/queue.h). The model has two: for calls of any kind, and a small one
+ * for steps in which every sequence has one row (queue.c). */
+typedef struct di_inputs {
+    int max_rows, max_logits;
+    di_pass all, kept;
+    int32_t *tokens;       /* [max_rows] */
+    int32_t *before;       /* [max_rows, DI_MODEL_LOOK_BACK] tokens in front, -1: none */
+    int32_t *source;       /* [max_rows] place of the drawn token that is the row's; -1: none is */
+    int32_t *logit_rows;   /* [max(max_logits, max_rows)] */
+    int32_t *draft_before; /* [max_rows] */
+    float *freq[2];        /* [qk_rope_head_dim / 2] each */
+    int64_t *engram_rows;  /* [engram layers][max_rows][columns] */
+    char *memory;          /* argument memory, else the heap's */
+    size_t bytes;          /* of it that a step sends: without engram_rows if the device hashes */
+} di_inputs;
 
 /* Called with every intermediate worth comparing; `data` is on the device and may be changed. */
 typedef void (*di_observer)(void *user, const char *name, int layer, void *data, size_t bytes);
@@ -62,16 +79,15 @@ struct di_model {
     di_model_options o;
     int32_t *token_map;
     di_engram_hasher hasher;
-    float *freq[2]; /* [qk_rope_head_dim / 2] each */
     di_activations a;
     void *memory; /* the one device buffer behind `a` */
-    di_pass all, kept;
-    int32_t *tokens;                        /* [max_rows] */
+    di_inputs any, small;
+    di_inputs *in;                          /* the one in use */
     int32_t *ids;                           /* [max_rows + look-back] compressed ids of one part */
-    int64_t *engram_rows;                   /* [engram layers][max_rows][columns] */
-    int32_t *logit_rows;                    /* [max_logits] */
-    int32_t *draft_before;                  /* [max_rows] */
     float *draft_logits, *draft_confidence; /* host: [vocab_size], [max_rows] */
+    const di_queue_ops *queue;              /* the backend's; NULL: it has none */
+    bool device_hash;                       /* n-grams are hashed on the device */
+    struct di_programs *programs;           /* queue.c; NULL: none */
     di_observer observer;
     void *observer_user;
 };
@@ -81,17 +97,37 @@ static inline size_t di_stream_bytes(const di_config *c) {
     return (size_t)c->hc_mult * (size_t)c->hidden_size * sizeof(di_bf16);
 }
 
-/* Fills what depends on positions: rotation tables and the entries that close in this pass. */
+/* Makes room for steps of so many rows; hash: rows of n-gram tables are the device's to fill. */
+bool di_inputs_create(di_model *m, di_inputs *in, int max_rows, int max_logits);
+void di_inputs_destroy(di_model *m, di_inputs *in);
+/* From now on (or not), for both inputs. */
+void di_inputs_hash_on_device(di_model *m, bool on);
+/* Sends a range of m->in's memory to the device, if that has its own copy. */
+void di_inputs_send(di_model *m, const void *from, size_t bytes);
+
+/* model.c: checks a call; lays it out and runs it, returning rows of logits. source, drawn: see
+ * di_model_queue. */
+bool di_model_check(const di_model *m, const di_model_rows *parts, int count, bool want_logits,
+                    di_error *err);
+int di_model_run(di_model *m, const di_model_rows *parts, int num_parts, const int32_t *source,
+                 const int32_t *drawn);
+
+/* queue.c */
+void di_programs_destroy(di_model *m);
+
+/* Fills the entries that close in this pass, and their positions. */
+void di_graph_fill(di_pass *pass);
+/* Queues what depends on positions: the step itself, rotation tables. */
 void di_graph_begin(di_model *m, di_pass *pass);
 
-/* The whole graph: embeds m->tokens, runs m->all through the layers, from the boundary layer on
- * m->kept instead if `replay`, and leaves the last layer's h and pre in m->a. */
+/* The whole graph: embeds the tokens of m->in, runs its pass `all` through the layers, from the
+ * boundary layer on `kept` instead if `replay`, and leaves the last layer's h and pre in m->a. */
 void di_graph_run(di_model *m, bool replay);
 
 /* One draft stage on m->a.h and m->a.pre. */
 void di_graph_draft_stage(di_model *m, const di_pass *pass, int stage);
 
-/* Logits of rows m->logit_rows[0 .. n) of the last pass into m->a.logits. */
+/* Logits of the last pass' rows m->in->logit_rows[0 .. n) into m->a.logits. */
 void di_graph_head(di_model *m, int n);
 
 /* For tests: observer is called during forward; NULL switches it off. */

@@ -6,7 +6,6 @@
 
 #include "base/alloc.h"
 #include "model/graph.h"
-#include "model/rope.h"
 
 /* ---- memory -----------------------------------------------------------------------------------*/
 
@@ -88,46 +87,15 @@ size_t di_model_activation_bytes(const di_config *c, const di_model_options *o) 
     return lay_out(c, o, NULL, &unused);
 }
 
-static bool pass_create(di_pass *p, size_t n) {
-    p->seqs = di_calloc(n, sizeof *p->seqs);
-    p->rows = di_calloc(n, sizeof *p->rows);
-    p->positions = di_calloc(n, sizeof *p->positions);
-    p->entry_positions = di_calloc(n, sizeof *p->entry_positions);
-    p->image = di_calloc(n, sizeof *p->image);
-    p->entries[1] = di_calloc(n, sizeof **p->entries);
-    p->entries[2] = di_calloc(n, sizeof **p->entries);
-    return p->seqs && p->rows && p->positions && p->entry_positions && p->image && p->entries[1] &&
-           p->entries[2];
-}
-
-static void pass_destroy(di_pass *p) {
-    di_free(p->seqs);
-    di_free(p->rows);
-    di_free(p->positions);
-    di_free(p->entry_positions);
-    di_free(p->image);
-    di_free(p->entries[1]);
-    di_free(p->entries[2]);
-}
-
 /* Host arrays; false when memory is short. */
 static bool host_create(di_model *m) {
     const di_config *c = m->c;
-    size_t n = (size_t)m->o.max_rows, half = (size_t)c->qk_rope_head_dim / 2;
-    size_t engram = (size_t)c->num_engram_layers * (size_t)c->engram_columns;
+    size_t n = (size_t)m->o.max_rows;
     m->token_map = di_calloc((size_t)c->vocab_size, sizeof *m->token_map);
-    m->freq[0] = di_calloc(half, sizeof(float));
-    m->freq[1] = di_calloc(half, sizeof(float));
-    m->tokens = di_calloc(n, sizeof *m->tokens);
     m->ids = di_calloc(n + DI_MAX_NGRAM, sizeof *m->ids);
-    m->engram_rows = di_calloc(n, engram * sizeof *m->engram_rows);
-    m->logit_rows = di_calloc(at_least(m->o.max_logits, m->o.max_rows), sizeof *m->logit_rows);
-    m->draft_before = di_calloc(n, sizeof *m->draft_before);
     m->draft_confidence = di_calloc(n, sizeof *m->draft_confidence);
     m->draft_logits = di_calloc(m->o.drafts ? (size_t)c->vocab_size : 0, sizeof *m->draft_logits);
-    return m->token_map && m->freq[0] && m->freq[1] && m->tokens && m->ids && m->engram_rows &&
-           m->logit_rows && m->draft_before && m->draft_confidence && m->draft_logits &&
-           pass_create(&m->all, n) && pass_create(&m->kept, n);
+    return m->token_map && m->ids && m->draft_confidence && m->draft_logits;
 }
 
 static bool options_ok(const di_weights *w, const di_model_options *o, di_error *err) {
@@ -166,8 +134,9 @@ di_model *di_model_create(const di_weights *w, di_backend *be, di_cache *cache,
         di_fail(err, DI_ERR_NO_MEMORY, "no memory for the model");
         return NULL;
     }
-    *m = (di_model){.w = w, .c = c, .be = be, .cache = cache, .o = *o};
-    if (!host_create(m)) {
+    *m = (di_model){.w = w, .c = c, .be = be, .cache = cache, .o = *o, .queue = be->ops->queue};
+    m->in = &m->any;
+    if (!host_create(m) || !di_inputs_create(m, &m->any, o->max_rows, o->max_logits)) {
         di_fail(err, DI_ERR_NO_MEMORY, "no memory for steps of %d tokens", o->max_rows);
         di_model_destroy(m);
         return NULL;
@@ -186,8 +155,6 @@ di_model *di_model_create(const di_weights *w, di_backend *be, di_cache *cache,
     }
     m->o.token_map = NULL;
     di_engram_hasher_init(&m->hasher, c, m->token_map);
-    di_rope_frequencies(c, false, m->freq[0]);
-    di_rope_frequencies(c, true, m->freq[1]);
     return m;
 }
 
@@ -198,19 +165,18 @@ void di_model_destroy(di_model *m) {
     if (m->memory) {
         m->be->ops->free(m->be, m->memory);
     }
-    pass_destroy(&m->all);
-    pass_destroy(&m->kept);
+    di_programs_destroy(m);
+    di_inputs_destroy(m, &m->any);
+    di_inputs_destroy(m, &m->small);
     di_free(m->token_map);
-    di_free(m->freq[0]);
-    di_free(m->freq[1]);
-    di_free(m->tokens);
     di_free(m->ids);
-    di_free(m->engram_rows);
-    di_free(m->logit_rows);
-    di_free(m->draft_before);
     di_free(m->draft_logits);
     di_free(m->draft_confidence);
     di_free(m);
+}
+
+void di_model_set_cache(di_model *m, di_cache *cache) {
+    m->cache = cache;
 }
 
 void di_model_observe(di_model *m, di_observer observer, void *user) {
@@ -265,8 +231,8 @@ static bool part_ok(const di_model *m, const di_model_rows *p, int i, di_error *
     return true;
 }
 
-static bool parts_ok(const di_model *m, const di_model_rows *parts, int count, bool want_logits,
-                     di_error *err) {
+bool di_model_check(const di_model *m, const di_model_rows *parts, int count, bool want_logits,
+                    di_error *err) {
     int64_t rows = 0, logits = 0;
     for (int i = 0; i < count; i++) {
         if (!part_ok(m, &parts[i], i, err)) {
@@ -298,7 +264,7 @@ static void hash_part(di_model *m, const di_model_rows *p, int row0) {
         m->ids[before + t] = image ? DI_ENGRAM_BARRIER : di_engram_compress(h, p->tokens[t]);
     }
     for (int l = 0; l < h->num_layers; l++) {
-        int64_t *rows = m->engram_rows + (int64_t)l * m->o.max_rows * h->columns;
+        int64_t *rows = m->in->engram_rows + (int64_t)l * m->in->max_rows * h->columns;
         for (int t = 0; t < p->num_tokens; t++) {
             di_engram_hash(h, l, m->ids, before + t, rows + (int64_t)(row0 + t) * h->columns);
         }
@@ -332,35 +298,57 @@ static void pass_begin(di_model *m, di_pass *pass) {
     pass->any_image = false;
 }
 
+/* The tokens in front of each of a part's tokens. */
+static void look_back(di_inputs *in, const di_model_rows *p, int row0) {
+    enum { BACK = DI_MODEL_LOOK_BACK };
+    for (int t = 0; t < p->num_tokens; t++) {
+        int32_t *before = in->before + (size_t)(row0 + t) * BACK;
+        for (int k = 1; k <= BACK; k++) {
+            int at = t - k; /* in this part; -1 is before[BACK - 1] */
+            bool known = p->pos0 + at >= 0, image = at >= 0 && p->image && p->image[at];
+            before[BACK - k] = !known || image ? -1
+                               : at >= 0       ? p->tokens[at]
+                                               : p->before[BACK + at];
+        }
+    }
+}
+
 /* Both passes; returns whether any part replays. */
 static bool build_passes(di_model *m, const di_model_rows *parts, int count) {
+    di_inputs *in = m->in;
     bool replay = false;
     int row0 = 0;
-    pass_begin(m, &m->all);
-    pass_begin(m, &m->kept);
+    pass_begin(m, &in->all);
+    pass_begin(m, &in->kept);
     for (int i = 0; i < count; i++) {
         const di_model_rows *p = &parts[i];
         replay = replay || p->replay_from > 0;
-        add_rows(&m->all, p, row0, p->pos0, 0);
+        add_rows(&in->all, p, row0, p->pos0, 0);
         int64_t from = m->o.replay_by_mask ? p->pos0 : kept_from(p);
-        add_rows(&m->kept, p, row0, from, p->replay_from);
-        memcpy(m->tokens + row0, p->tokens, (size_t)p->num_tokens * sizeof *m->tokens);
-        if (m->hasher.num_layers > 0) {
+        add_rows(&in->kept, p, row0, from, p->replay_from);
+        memcpy(in->tokens + row0, p->tokens, (size_t)p->num_tokens * sizeof *in->tokens);
+        if (m->hasher.num_layers > 0 && m->device_hash) {
+            look_back(in, p, row0);
+        } else if (m->hasher.num_layers > 0) {
             hash_part(m, p, row0);
         }
         row0 += p->num_tokens;
     }
+    di_graph_fill(&in->all);
+    if (replay) {
+        di_graph_fill(&in->kept);
+    }
     return replay;
 }
 
-/* Fills m->logit_rows with rows of the last pass. */
+/* Fills logit_rows with rows of the last pass. */
 static int choose_logit_rows(di_model *m, const di_model_rows *parts, int count, bool replay) {
-    const di_pass *last = replay ? &m->kept : &m->all;
+    const di_pass *last = replay ? &m->in->kept : &m->in->all;
     int n = 0;
     for (int i = 0; i < count; i++) {
         int end = last->seqs[i].row0 + last->seqs[i].num_rows;
         for (int r = end - parts[i].num_logits; r < end; r++) {
-            m->logit_rows[n++] = r;
+            m->in->logit_rows[n++] = r;
         }
     }
     return n;
@@ -381,16 +369,34 @@ di_model_rows di_model_next_rows(const di_seq *seq, const int32_t *all, int num_
     return rows;
 }
 
-bool di_model_forward(di_model *m, const di_model_rows *parts, int num_parts, float *logits,
-                      di_error *err) {
-    if (!parts_ok(m, parts, num_parts, logits != NULL, err)) {
-        return false;
-    }
+int di_model_run(di_model *m, const di_model_rows *parts, int num_parts, const int32_t *source,
+                 const int32_t *drawn) {
+    di_inputs *in = m->in = &m->any;
     bool replay = build_passes(m, parts, num_parts);
-    di_graph_run(m, replay);
     int n = choose_logit_rows(m, parts, num_parts, replay);
+    for (int i = 0, row = 0; source && i < num_parts; i++) {
+        for (int t = 0; t < parts[i].num_tokens; t++) {
+            in->source[row++] = t == parts[i].num_tokens - 1 ? source[i] : -1;
+        }
+    }
+    di_inputs_send(m, in->memory, in->bytes);
+    if (source) {
+        m->queue->feed(m->be, in->tokens, in->source, in->all.step.num_rows, drawn);
+    }
+    di_graph_run(m, replay);
     if (n > 0) {
         di_graph_head(m, n);
+    }
+    return n;
+}
+
+bool di_model_forward(di_model *m, const di_model_rows *parts, int num_parts, float *logits,
+                      di_error *err) {
+    if (!di_model_check(m, parts, num_parts, logits != NULL, err)) {
+        return false;
+    }
+    int n = di_model_run(m, parts, num_parts, NULL, NULL);
+    if (n > 0) {
         m->be->ops->download(m->be, logits, m->a.logits,
                              (size_t)n * (size_t)m->c->vocab_size * sizeof *logits);
     }

@@ -35,6 +35,9 @@ di_model *di_model_create(const di_weights *w, di_backend *be, di_cache *cache,
                           const di_model_options *o, di_error *err);
 void di_model_destroy(di_model *m);
 
+/* Another cache on the same backend, laid out alike; sequences of the old one are none of it. */
+void di_model_set_cache(di_model *m, di_cache *cache);
+
 /* Bytes that di_model_create takes for activations with these options. */
 size_t di_model_activation_bytes(const di_config *c, const di_model_options *o);
 

@@ -24,20 +24,27 @@ static int closing_entries(const di_pass *pass, int ratio, di_entry *out) {
     return count;
 }
 
+void di_graph_fill(di_pass *pass) {
+    for (int ratio = 1; ratio <= 2; ratio++) {
+        pass->num_entries[ratio] = closing_entries(pass, ratio, pass->entries[ratio]);
+        for (int i = 0; i < pass->num_entries[ratio]; i++) {
+            pass->entry_positions[ratio][i] = pass->entries[ratio][i].entry * ratio;
+        }
+    }
+}
+
 void di_graph_begin(di_model *m, di_pass *pass) {
     const di_ops *ops = m->be->ops;
     int n = pass->step.num_rows;
+    if (m->queue) {
+        m->queue->step_send(m->be, &pass->step);
+    }
     for (int kind = 0; kind < 2; kind++) {
-        ops->rope_table(m->be, pass->positions, n, m->freq[kind], m->a.rope[kind]);
+        ops->rope_table(m->be, pass->positions, n, m->in->freq[kind], m->a.rope[kind]);
     }
     for (int ratio = 1; ratio <= 2; ratio++) {
-        pass->num_entries[ratio] = closing_entries(pass, ratio, pass->entries[ratio]);
-        int64_t *positions = pass->entry_positions;
-        for (int i = 0; i < pass->num_entries[ratio]; i++) {
-            positions[i] = pass->entries[ratio][i].entry * ratio;
-        }
-        ops->rope_table(m->be, positions, pass->num_entries[ratio], m->freq[1],
-                        m->a.entry_rope[ratio]);
+        ops->rope_table(m->be, pass->entry_positions[ratio], pass->num_entries[ratio],
+                        m->in->freq[1], m->a.entry_rope[ratio]);
     }
 }
 
@@ -219,9 +226,16 @@ static void engram(di_model *m, const di_pass *pass, int l) {
     const di_config *c = m->c;
     const di_engram_weights *w = &m->w->layers[l].engram;
     int n = pass->step.num_rows;
-    size_t per_layer = (size_t)m->o.max_rows * (size_t)c->engram_columns;
-    int64_t *rows = m->engram_rows + (size_t)c->layers[l].engram * per_layer;
-    observe(m, "engram_rows", l, rows, (size_t)n * (size_t)c->engram_columns * sizeof *rows);
+    int index = c->layers[l].engram;
+    size_t per_layer = (size_t)m->in->max_rows * (size_t)c->engram_columns;
+    int64_t *rows = m->in->engram_rows + (size_t)index * per_layer;
+    if (m->device_hash) {
+        di_ngram_hash hash = di_engram_device_hash(&m->hasher, index);
+        m->queue->hash_ngrams(m->be, &hash, m->in->tokens, m->in->before, DI_MODEL_LOOK_BACK,
+                              pass->any_image ? pass->image : NULL, n, rows);
+    } else {
+        observe(m, "engram_rows", l, rows, (size_t)n * (size_t)c->engram_columns * sizeof *rows);
+    }
     m->be->ops->engram(m->be, rows, n, c->engram_columns, &w->embed, &w->wkv, &w->q_weight,
                        &w->k_weight, c->hc_mult, c->hidden_size, c->rms_norm_eps, m->a.h);
     observe(m, "engram_out", l, m->a.h, di_stream_bytes(c) * (size_t)n);
@@ -320,23 +334,23 @@ static void draft_context(di_model *m, const di_pass *pass) {
 
 void di_graph_run(di_model *m, bool replay) {
     const di_config *c = m->c;
-    di_pass *pass = &m->all;
+    di_pass *pass = &m->in->all, *kept = &m->in->kept;
     int n = pass->step.num_rows;
-    m->be->ops->embed(m->be, m->tokens, n, &m->w->embed, c->hc_mult, m->a.h, m->a.pre);
+    m->be->ops->embed(m->be, m->in->tokens, n, &m->w->embed, c->hc_mult, m->a.h, m->a.pre);
     di_graph_begin(m, pass);
     for (int l = 0; l < c->num_hidden_layers; l++) {
         bool boundary = replay && l == c->boundary_layer;
-        if (boundary && m->kept.step.num_rows < n) {
-            cut_to_kept(m, pass, &m->kept);
-            pass = &m->kept;
+        if (boundary && kept->step.num_rows < n) {
+            cut_to_kept(m, pass, kept);
+            pass = kept;
         } else if (boundary) {
-            pass = &m->kept; /* the same rows, with windows that start where replay does */
+            pass = kept; /* the same rows, with windows that start where replay does */
             di_graph_begin(m, pass);
         }
         if (pass->step.num_rows == 0) {
             return;
         }
-        layer(m, pass, l, pass == &m->kept && l == c->boundary_layer && pass->step.num_rows < n);
+        layer(m, pass, l, pass == kept && l == c->boundary_layer && pass->step.num_rows < n);
     }
     if (m->o.drafts) {
         draft_context(m, pass);
@@ -349,8 +363,8 @@ void di_graph_head(di_model *m, int n) {
     const di_ops *ops = m->be->ops;
     const di_config *c = m->c;
     di_activations *a = &m->a;
-    ops->gather_rows(m->be, a->h, m->logit_rows, n, di_stream_bytes(c), a->h_kept);
-    ops->gather_rows(m->be, a->pre, m->logit_rows, n, (size_t)c->hc_mult * sizeof(float),
+    ops->gather_rows(m->be, a->h, m->in->logit_rows, n, di_stream_bytes(c), a->h_kept);
+    ops->gather_rows(m->be, a->pre, m->in->logit_rows, n, (size_t)c->hc_mult * sizeof(float),
                      a->pre_kept);
     ops->mhc_pre(m->be, a->h_kept, a->pre_kept, n, c->hc_mult, c->hidden_size, a->x);
     ops->rms_norm(m->be, a->x, &m->w->norm, c->rms_norm_eps, n, c->hidden_size, a->x);

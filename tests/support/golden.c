@@ -200,7 +200,7 @@ static void set_code(uint8_t *codes, int j, uint8_t code) {
 
 int64_t store_latents_as_recorded(fixture *f, int layer, const di_bf16 *latents) {
     int ratio = f->c->layers[layer].ratio, dim = f->c->head_dim;
-    const di_pass *pass = &f->m->all;
+    const di_pass *pass = &f->m->any.all;
     int64_t changed = 0;
     for (int i = 0; i < pass->num_entries[ratio]; i++) {
         const di_entry *e = &pass->entries[ratio][i];

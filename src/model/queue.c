@@ -1,0 +1,307 @@
+/* Steps that are queued: see queue.h.
+ *
+ * A program's launches are fixed; what differs from step to step is in argument memory. So a step
+ * of n sequences with one row each is filled up to a bucket's number of rows. A filling row is a
+ * sequence of its own with one token before it, in slot 0 and block 0, which are nobody's; all of
+ * them compute the same and so choose the same experts. Entries that a program stores are as many
+ * as rows: a row that closes none stands for a last sequence without rows, whose entries fall into
+ * block 0 too. Lengths count by class: launches cover the class's longest sequence, and blocks
+ * behind a sequence's end leave at once. */
+#include "model/queue.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/log.h"
+#include "model/graph.h"
+
+enum { MAX_BUCKETS = 96, MAX_CLASSES = 8, FIRST_CLASS = 4096, CLASS_STEP = 4 };
+
+static const int32_t nobodys_block[1] = {0};
+
+typedef struct di_programs {
+    int num_buckets, buckets[MAX_BUCKETS]; /* rows, ascending */
+    int num_classes;
+    int64_t classes[MAX_CLASSES]; /* tokens of the longest sequence, ascending */
+    di_program *at[MAX_CLASSES][MAX_BUCKETS];
+    bool off; /* recording has failed */
+    uint64_t programs, others;
+} di_programs;
+
+/* ---- buckets ----------------------------------------------------------------------------------*/
+
+/* 1, 2, 4, 8, then every 8th to 64, every 16th to 256, every 64th: filling costs what it reads, of
+ * experts above all, and each program some memory. */
+static int next_bucket(int rows) {
+    return rows < 8 ? 2 * rows : rows + (rows < 64 ? 8 : rows < 256 ? 16 : 64);
+}
+
+static void choose_buckets(di_programs *p, int most) {
+    for (int rows = 1; rows < most && p->num_buckets < MAX_BUCKETS - 1; rows = next_bucket(rows)) {
+        p->buckets[p->num_buckets++] = rows;
+    }
+    p->buckets[p->num_buckets++] = most;
+}
+
+static void choose_classes(di_programs *p, int64_t longest) {
+    int64_t tokens = FIRST_CLASS;
+    for (; tokens < longest && p->num_classes < MAX_CLASSES - 1; tokens *= CLASS_STEP) {
+        p->classes[p->num_classes++] = tokens;
+    }
+    p->classes[p->num_classes++] = longest;
+}
+
+static int bucket_of(const di_programs *p, int rows) {
+    int b = 0;
+    while (p->buckets[b] < rows) {
+        b++;
+    }
+    return b;
+}
+
+static int class_of(const di_programs *p, int64_t tokens) {
+    int k = 0;
+    while (k < p->num_classes - 1 && p->classes[k] < tokens) {
+        k++;
+    }
+    return k;
+}
+
+/* ---- filling ----------------------------------------------------------------------------------*/
+
+/* Row i of the small inputs: a part's only token, or NULL: a filling row. */
+static void fill_row(di_inputs *in, int i, const di_model_rows *p) {
+    static const di_model_rows nobody = {
+        .pos0 = 1, .blocks = nobodys_block, .before = {-1, -1, -1, -1, -1, -1, -1}};
+    static const int32_t no_token = 0;
+    di_pass *pass = &in->all;
+    int32_t *before = in->before + (size_t)i * DI_MODEL_LOOK_BACK;
+    const int32_t *token = p ? p->tokens : &no_token;
+    p = p ? p : &nobody;
+    pass->seqs[i] = (di_seq_rows){
+        .row0 = i, .num_rows = 1, .pos0 = p->pos0, .blocks = p->blocks, .slot = p->slot};
+    pass->rows[i] = i;
+    pass->positions[i] = p->pos0;
+    in->tokens[i] = *token;
+    in->logit_rows[i] = i;
+    in->source[i] = -1;
+    for (int k = 1; k <= DI_MODEL_LOOK_BACK; k++) {
+        before[DI_MODEL_LOOK_BACK - k] = k <= p->pos0 ? p->before[DI_MODEL_LOOK_BACK - k] : -1;
+    }
+}
+
+/* Entries that rows close, by sequence; then as many as are missing of the last sequence, which
+ * stands at position 1 and so closes entry 2 / ratio - 1. */
+static void fill_entries(di_pass *pass, int ratio) {
+    int n = pass->step.num_rows, count = 0;
+    for (int i = 0; i < n; i++) {
+        int64_t next = pass->positions[i] + 1;
+        if (next % ratio == 0) {
+            pass->entries[ratio][count++] = (di_entry){i, next / ratio - 1};
+        }
+    }
+    while (count < n) {
+        pass->entries[ratio][count++] = (di_entry){n, 2 / ratio - 1};
+    }
+    for (int i = 0; i < n; i++) {
+        pass->entry_positions[ratio][i] = pass->entries[ratio][i].entry * ratio;
+    }
+    pass->num_entries[ratio] = n;
+}
+
+/* n parts of one token each, filled up to `rows`. */
+static void fill_small(di_model *m, const di_model_rows *parts, int n, int rows, int64_t tokens) {
+    di_inputs *in = &m->small;
+    di_pass *pass = &in->all;
+    for (int i = 0; i < rows; i++) {
+        fill_row(in, i, i < n ? &parts[i] : NULL);
+    }
+    pass->seqs[rows] = (di_seq_rows){.num_rows = 0, .pos0 = 1, .blocks = nobodys_block, .slot = 0};
+    pass->any_image = false;
+    pass->step = (di_step){
+        .num_rows = rows,
+        .num_seqs = rows + 1,
+        .seqs = pass->seqs,
+        .pool = *di_cache_pool(m->cache),
+        .most_tokens = tokens,
+    };
+    fill_entries(pass, 1);
+    fill_entries(pass, 2);
+}
+
+static void run_small(di_model *m, int rows) {
+    di_graph_run(m, false);
+    di_graph_head(m, rows);
+}
+
+/* ---- programs ---------------------------------------------------------------------------------*/
+
+/* Records the step that the small inputs hold; NULL: that cannot be. */
+static di_program *record(di_model *m, int rows) {
+    di_error err;
+    di_programs *p = m->programs;
+    if (p->off || !m->queue->record(m->be)) {
+        p->off = true;
+        return NULL;
+    }
+    run_small(m, rows);
+    di_program *program = m->queue->recorded(m->be, &err);
+    if (!program) {
+        p->off = true;
+        di_log(DI_LOG_WARN, "steps run op by op: %s", err.message);
+    }
+    return program;
+}
+
+static void run_program(di_model *m, int bucket, int class) {
+    di_programs *p = m->programs;
+    di_program **at = &p->at[class][bucket];
+    int rows = p->buckets[bucket];
+    if (!*at) {
+        *at = record(m, rows);
+    }
+    if (*at && !m->queue->replay(m->be, *at)) {
+        m->queue->program_free(m->be, *at);
+        *at = record(m, rows);
+        if (*at && !m->queue->replay(m->be, *at)) {
+            m->queue->program_free(m->be, *at);
+            *at = NULL;
+        }
+    }
+    p->programs += *at != NULL;
+    p->others += *at == NULL;
+    if (!*at) {
+        run_small(m, rows);
+    }
+}
+
+void di_programs_destroy(di_model *m) {
+    di_programs *p = m->programs;
+    for (int k = 0; p && k < p->num_classes; k++) {
+        for (int b = 0; b < p->num_buckets; b++) {
+            m->queue->program_free(m->be, p->at[k][b]);
+        }
+    }
+    di_free(p);
+    m->programs = NULL;
+}
+
+/* ---- before the first step --------------------------------------------------------------------*/
+
+/* Records what `run` queues and throws it away: the scratch memory it needs stays. */
+static bool measured(di_model *m, void (*run)(di_model *m, int64_t tokens), int64_t tokens,
+                     di_error *err) {
+    if (!m->queue->record(m->be)) {
+        return m->be->ops->sync(m->be, err); /* taken when it is used, then */
+    }
+    run(m, tokens);
+    di_program *p = m->queue->recorded(m->be, err);
+    m->queue->program_free(m->be, p);
+    return p != NULL;
+}
+
+/* One sequence with as many rows as there can be, at the end of the longest context. */
+static void run_longest(di_model *m, int64_t tokens) {
+    di_inputs *in = m->in = &m->any;
+    int n = m->o.max_rows < tokens ? m->o.max_rows : (int)tokens;
+    int logits = m->o.max_logits < n ? m->o.max_logits : n;
+    in->all.seqs[0] = (di_seq_rows){.num_rows = n, .pos0 = tokens - n};
+    in->all.step = (di_step){
+        .num_rows = n,
+        .num_seqs = 1,
+        .seqs = in->all.seqs,
+        .pool = *di_cache_pool(m->cache),
+        .most_tokens = tokens,
+    };
+    in->all.any_image = false;
+    di_graph_fill(&in->all);
+    di_graph_run(m, false);
+    di_graph_head(m, logits);
+}
+
+bool di_model_measure(di_model *m, int64_t max_model_len, di_error *err) {
+    return measured(m, run_longest, max_model_len, err);
+}
+
+bool di_model_prepare(di_model *m, int max_seqs, bool *recorded, di_model_progress progress,
+                      void *user, di_error *err) {
+    int most = max_seqs < m->o.max_rows ? max_seqs : m->o.max_rows;
+    most = most < m->o.max_logits ? most : m->o.max_logits;
+    di_programs *p = m->programs = di_calloc(1, sizeof *p);
+    if (!p || !di_inputs_create(m, &m->small, most, most)) {
+        return di_fail(err, DI_ERR_NO_MEMORY, "no memory for steps of %d sequences", most);
+    }
+    choose_buckets(p, most);
+    choose_classes(p, m->c->max_position_embeddings);
+    m->in = &m->small;
+    for (int b = p->num_buckets - 1; b >= 0 && !p->off && di_model_can_queue(m); b--) {
+        if (progress) {
+            progress(user, p->num_buckets - 1 - b, p->num_buckets);
+        }
+        fill_small(m, NULL, 0, p->buckets[b], p->classes[0]);
+        p->at[0][b] = record(m, p->buckets[b]);
+    }
+    m->in = &m->any;
+    *recorded = !p->off && di_model_can_queue(m);
+    return m->be->ops->sync(m->be, err);
+}
+
+/* ---- steps ------------------------------------------------------------------------------------*/
+
+bool di_model_can_queue(const di_model *m) {
+    return m->queue && m->programs && (m->device_hash || m->hasher.num_layers == 0);
+}
+
+/* One token and its logits for each, nothing of a prompt that replays. */
+static bool is_small(const di_model *m, const di_model_rows *parts, int n) {
+    bool small = n <= m->small.max_rows;
+    for (int i = 0; i < n && small; i++) {
+        const di_model_rows *p = &parts[i];
+        small = p->num_tokens == 1 && p->num_logits == 1 && !p->image && p->replay_from == 0;
+    }
+    return small;
+}
+
+static void queue_small(di_model *m, const di_model_rows *parts, int n, const int32_t *source,
+                        const int32_t *drawn) {
+    di_programs *p = m->programs;
+    di_inputs *in = m->in = &m->small;
+    int64_t longest = 0;
+    for (int i = 0; i < n; i++) {
+        longest = parts[i].pos0 + 1 > longest ? parts[i].pos0 + 1 : longest;
+    }
+    int bucket = bucket_of(p, n), class = class_of(p, longest);
+    fill_small(m, parts, n, p->buckets[bucket], p->classes[class]);
+    if (source) {
+        memcpy(in->source, source, (size_t)n * sizeof *source);
+    }
+    di_inputs_send(m, in->memory, in->bytes);
+    m->queue->step_send(m->be, &in->all.step);
+    if (source) {
+        m->queue->feed(m->be, in->tokens, in->source, n, drawn);
+    }
+    run_program(m, bucket, class);
+}
+
+bool di_model_queue(di_model *m, const di_model_rows *parts, int num_parts, const int32_t *source,
+                    const int32_t *drawn, di_error *err) {
+    if (!di_model_check(m, parts, num_parts, true, err)) {
+        return false;
+    }
+    if (is_small(m, parts, num_parts)) {
+        queue_small(m, parts, num_parts, source, drawn);
+    } else {
+        m->programs->others++;
+        di_model_run(m, parts, num_parts, source, drawn);
+    }
+    return true;
+}
+
+const float *di_model_logits(const di_model *m) {
+    return m->a.logits;
+}
+
+void di_model_step_counts(const di_model *m, uint64_t *programs, uint64_t *others) {
+    *programs = m->programs ? m->programs->programs : 0;
+    *others = m->programs ? m->programs->others : 0;
+}

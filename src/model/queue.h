@@ -1,0 +1,45 @@
+/* The model on a backend with a queue (ops/queue.h): weights loaded ahead, and steps that are
+ * queued without waiting. Steps in which every sequence has one row run as programs, recorded once
+ * for each number of rows and each class of lengths. */
+#ifndef DI_MODEL_QUEUE_H
+#define DI_MODEL_QUEUE_H
+
+#include "model/model.h"
+
+typedef void (*di_model_progress)(void *user, int done, int total);
+
+/* Bytes that the weights, and apart from them the n-gram tables, take on the device. */
+size_t di_model_weight_bytes(const di_model *m);
+size_t di_model_table_bytes(const di_model *m);
+
+/* Brings all weights to the device, and the n-gram tables where it can read them: into its memory,
+ * or into page-locked memory of the host. If neither can be had, the host picks their rows, and
+ * di_model_can_queue is false. progress may be NULL. */
+bool di_model_load(di_model *m, bool tables_on_card, di_model_progress progress, void *user,
+                   di_error *err);
+
+/* Takes the scratch memory that the largest calls need: max_rows tokens of one sequence, and as
+ * many sequences as there can be, at lengths of up to max_model_len. The cache has one block and
+ * slot at least. Nothing runs. */
+bool di_model_measure(di_model *m, int64_t max_model_len, di_error *err);
+
+/* Memory for steps of up to max_seqs rows, one a sequence; then the programs for short sequences.
+ * The cache is the one in use from now on. False only with an error: a device that cannot record
+ * runs the steps op by op, and *recorded is false then. */
+bool di_model_prepare(di_model *m, int max_seqs, bool *recorded, di_model_progress progress,
+                      void *user, di_error *err);
+
+/* True if steps can be queued: prepared, and everything on the device that they read. */
+bool di_model_can_queue(const di_model *m);
+
+/* Queues a forward pass. source[i] (or NULL): place in `drawn`, argument memory, of the token that
+ * is part i's last one; -1: it is known. Logits stay on the device, in order of parts. Arguments
+ * are refused as by di_model_forward; faults of the device come out of the queue's wait. */
+bool di_model_queue(di_model *m, const di_model_rows *parts, int num_parts, const int32_t *source,
+                    const int32_t *drawn, di_error *err);
+const float *di_model_logits(const di_model *m);
+
+/* Steps that ran as programs, and op by op, since the model was made. */
+void di_model_step_counts(const di_model *m, uint64_t *programs, uint64_t *others);
+
+#endif
