@@ -103,6 +103,10 @@ typedef struct di_engine_options {
     /* Temperatures of the confidence head: one, or one for each draft, separated by commas; NULL =
      * those that `deepinfer calibrate` left in the model's folder, else 1. */
     const char *confidence_temperatures;
+    /* On a card: bytes of its memory for weights, work and state together; 0 = a share of what is
+     * free when the engine is opened. And that share; 0 = 0.92. kv_memory 0 is what is left. */
+    int64_t gpu_memory;
+    double gpu_memory_share;
 } di_engine_options;
 
 DI_API void di_engine_options_init(di_engine_options *options, size_t struct_bytes);
@@ -366,6 +370,9 @@ typedef struct di_engine_stats {
     /* Steps whose time was predicted: how many, the sums, and the sum of the differences' sizes. */
     uint64_t priced_steps;
     double priced_seconds_predicted, priced_seconds_measured, priced_seconds_error;
+    /* On a card: steps that were queued there whole, tokens drawn and all, and how many of them as
+     * recorded programs; the others had something that the host must do. */
+    uint64_t card_steps, recorded_steps;
 } di_engine_stats;
 
 DI_API void di_engine_get_stats(di_engine *engine, di_engine_stats *stats);

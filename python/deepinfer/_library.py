@@ -109,6 +109,8 @@ class EngineOptions(Structure):
         ("cost_cache", c_char_p),
         ("cost_cache_seconds", c_int),
         ("confidence_temperatures", c_char_p),
+        ("gpu_memory", c_int64),
+        ("gpu_memory_share", c_double),
     ]
 
 
@@ -254,6 +256,8 @@ class EngineStats(Structure):
         ("priced_steps", c_uint64),
         *((name, c_double) for name in ("priced_seconds_predicted", "priced_seconds_measured",
                                         "priced_seconds_error")),
+        ("card_steps", c_uint64),
+        ("recorded_steps", c_uint64),
     ]
 
 

@@ -32,6 +32,11 @@ static di_spec_mode spec_mode(const di_options *o) {
                                         : DI_SPEC_PRICED;
 }
 
+/* 0 where a share was given. */
+static int64_t gpu_memory(const di_options *o) {
+    return o->values[DI_OPT_GPU_MEMORY].real > 0 ? 0 : di_options_integer(o, DI_OPT_GPU_MEMORY, 0);
+}
+
 static void set_engine_options(const di_options *o, int max_queue, di_engine_options *options) {
     const di_option_value *v = o->values;
     options->model = v[DI_OPT_MODEL].text;
@@ -44,6 +49,8 @@ static void set_engine_options(const di_options *o, int max_queue, di_engine_opt
         (int)di_options_integer(o, DI_OPT_MAX_MIXED_PREFILL_TOKENS, 0);
     options->max_logprobs = (int)di_options_integer(o, DI_OPT_MAX_LOGPROBS, options->max_logprobs);
     options->kv_memory = di_options_integer(o, DI_OPT_KV_MEMORY, 0);
+    options->gpu_memory_share = v[DI_OPT_GPU_MEMORY].real;
+    options->gpu_memory = gpu_memory(o);
     options->host_memory = di_options_integer(o, DI_OPT_HOST_MEMORY, 0);
     options->no_prefix_cache = v[DI_OPT_PREFIX_CACHE].given && !v[DI_OPT_PREFIX_CACHE].flag;
     options->synchronous = v[DI_OPT_SYNC].flag;
@@ -115,6 +122,8 @@ bool di_cli_open_parts(const di_options *o, int chunk, bool replay_by_mask, di_p
         .max_num_seqs = 1,
         .max_rows = chunk,
         .max_logits = chunk,
+        .gpu_memory = gpu_memory(o),
+        .gpu_memory_share = o->values[DI_OPT_GPU_MEMORY].real,
         .no_prefix_cache = true,
         .replay_by_mask = replay_by_mask,
         .progress = on_progress,

@@ -119,7 +119,8 @@ static bool is_choice(const char *choices, const char *word) {
 }
 
 /* "1.5G", "512M", "4096"; or "50%" of what is free now. */
-static bool read_bytes(const char *text, int64_t *bytes) {
+/* share: what stands before '%', as a part of 1; else 0. */
+static bool read_bytes(const char *text, int64_t *bytes, double *share) {
     static const char units[] = "KMGT";
     char *end;
     double value = strtod(text, &end);
@@ -131,7 +132,8 @@ static bool read_bytes(const char *text, int64_t *bytes) {
         if (!(value >= 1 && value <= 100)) {
             return false;
         }
-        value = value / 100 * (double)di_memory_available();
+        *share = value / 100;
+        value = *share * (double)di_memory_available();
         end++;
     } else if (unit) {
         value = ldexp(value, 10 * (int)(unit - units + 1));
@@ -149,7 +151,7 @@ static bool read_number(const di_option *option, const char *text, di_option_val
         return false;
     }
     if (option->type == DI_OPTION_BYTES) {
-        return read_bytes(text, &value->integer);
+        return read_bytes(text, &value->integer, &value->real);
     }
     if (option->type == DI_OPTION_SEED) {
         value->seed = strtoull(text, &end, 10);

@@ -70,7 +70,8 @@ typedef struct di_option {
 
 extern const di_option di_option_table[DI_NUM_OPTIONS];
 
-/* By type: flag; text (also PATH, CHOICE); integer (also COUNT, BYTES); seed; real (also SHARE). */
+/* By type: flag; text (also PATH, CHOICE); integer (also COUNT, BYTES); seed; real (also SHARE, and
+ * of BYTES given in per cent: that share). */
 typedef struct di_option_value {
     bool given;
     bool flag;

@@ -46,6 +46,9 @@ OPTION(MAX_MIXED_PREFILL_TOKENS, "max-mixed-prefill-tokens", 0, INTEGER, 0, 6553
 OPTION(KV_MEMORY, "kv-memory", 0, BYTES, 0, 0, "a quarter of what is free", "BYTES", true,
        IN_STEPS | IN_CALIBRATE,
        "Memory for the state of sequences, a number such as 4G or 50% of what is free.")
+OPTION(GPU_MEMORY, "gpu-memory", 0, BYTES, 0, 0, "92%", "BYTES", true, IN_ENGINE,
+       "Memory of the card for weights, work and the state of sequences together, a number such as "
+       "100G or 80% of what is free there; --kv-memory is part of it.")
 OPTION(HOST_MEMORY, "host-memory", 0, BYTES, 0, 0, "0", "BYTES", true, IN_MANY,
        "Memory for the state of answers that had to give way to others; 0 computes it again.")
 OPTION(PREFIX_CACHE, "prefix-cache", 0, FLAG, 0, 0, "yes", "", true, IN_STEPS,

@@ -147,6 +147,11 @@ void di_watch_end(di_watch *w) {
             per_cent((double)s.prefix_tokens_hit, (double)s.prefix_tokens_asked),
             quantile(w->hosts, none, 0.5), quantile(w->hosts, none, 0.99), s.device_seconds,
             idle_share(&s, &zero));
+    if (s.card_steps > 0) {
+        fprintf(stderr, "card:       %llu of %llu steps whole, %llu of them recorded\n",
+                (unsigned long long)s.card_steps, (unsigned long long)s.steps,
+                (unsigned long long)s.recorded_steps);
+    }
     if (strcmp(w->backend, "cpu") == 0 || strcmp(w->backend, "ref") == 0) {
         fprintf(stderr, "batch invariance: always (%s)\n", w->backend);
     }

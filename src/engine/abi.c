@@ -41,6 +41,8 @@ static const di_member members[] = {
     MEMBER(di_engine_options, cost_cache),
     MEMBER(di_engine_options, cost_cache_seconds),
     MEMBER(di_engine_options, confidence_temperatures),
+    MEMBER(di_engine_options, gpu_memory),
+    MEMBER(di_engine_options, gpu_memory_share),
 
     WHOLE(di_engine_info),
     MEMBER(di_engine_info, struct_bytes),
@@ -188,6 +190,8 @@ static const di_member members[] = {
     MEMBER(di_engine_stats, priced_seconds_predicted),
     MEMBER(di_engine_stats, priced_seconds_measured),
     MEMBER(di_engine_stats, priced_seconds_error),
+    MEMBER(di_engine_stats, card_steps),
+    MEMBER(di_engine_stats, recorded_steps),
 };
 
 const di_member *di_layout(size_t *count) {

@@ -13,6 +13,7 @@
 #include "base/team.h"
 #include "base/thread.h"
 #include "engine/masks.h"
+#include "engine/queued.h"
 
 struct di_device {
     di_device_options o;
@@ -30,6 +31,8 @@ struct di_device {
     pthread_cond_t changed;
     di_work *queue[2];
     int queued;
+    di_queued *card; /* NULL: every work is the thread's */
+    int on_card;     /* works that it has; then the thread waits */
     bool closing, started;
 };
 
@@ -380,7 +383,7 @@ static void *run(void *arg) {
     di_device *d = arg;
     pthread_mutex_lock(&d->lock);
     for (;;) {
-        while (d->queued == 0 && !d->closing) {
+        while ((d->queued == 0 || d->on_card > 0) && !d->closing) {
             pthread_cond_wait(&d->changed, &d->lock);
         }
         if (d->queued == 0) {
@@ -406,8 +409,23 @@ void di_device_force(di_device *d, di_force_fn force, void *user) {
 
 /* ---- the step thread's side -------------------------------------------------------------------*/
 
+/* The thread has nothing to do, so the card may be told what comes next. */
+static bool submit_to_card(di_device *d, di_work *w) {
+    pthread_mutex_lock(&d->lock);
+    bool idle = d->queued == 0;
+    pthread_mutex_unlock(&d->lock);
+    bool taken = idle && di_queued_begin(d->card, w);
+    pthread_mutex_lock(&d->lock);
+    d->on_card += taken;
+    pthread_mutex_unlock(&d->lock);
+    return taken;
+}
+
 void di_device_submit(di_device *d, di_work *w) {
-    w->done = false;
+    w->done = w->queued = w->by_card = false;
+    if (d->card && submit_to_card(d, w)) {
+        return;
+    }
     pthread_mutex_lock(&d->lock);
     assert(d->queued < 2);
     d->queue[d->queued++] = w;
@@ -416,6 +434,15 @@ void di_device_submit(di_device *d, di_work *w) {
 }
 
 void di_device_wait(di_device *d, di_work *w) {
+    if (w->queued) {
+        di_queued_end(d->card, w);
+        pthread_mutex_lock(&d->lock);
+        d->on_card--;
+        w->done = true;
+        pthread_cond_broadcast(&d->changed);
+        pthread_mutex_unlock(&d->lock);
+        return;
+    }
     pthread_mutex_lock(&d->lock);
     while (!w->done) {
         pthread_cond_wait(&d->changed, &d->lock);
@@ -447,6 +474,10 @@ di_device *di_device_create(const di_device_options *o, di_error *err) {
     if (!d->scratch || !d->logits || !d->draft_tokens || !d->draft_confidence) {
         di_fail(err, DI_ERR_NO_MEMORY, "no memory for %d rows of %d logits", o->max_logits,
                 o->vocab_size);
+    }
+    if (ok && o->queues_steps && o->num_drafts == 0) {
+        d->card = di_queued_create(o, o->max_num_seqs, o->max_logprobs, err);
+        ok = d->card != NULL;
     }
     ok = ok && di_thread_start(&d->thread, run, d, "the device's thread", err);
     d->started = ok;

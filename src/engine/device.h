@@ -72,6 +72,11 @@ typedef struct di_work {
     double moved_seconds;
     size_t moved_bytes;
     bool done;
+    /* Queued whole on a card (queued.h) and not yet waited for: its tokens are known there alone.
+     */
+    bool queued;
+    int place;    /* there */
+    bool by_card; /* it was queued whole, waited for or not */
 } di_work;
 
 bool di_work_create(di_work *w, const di_sched_options *o, int max_logprobs, int max_drafts,
@@ -87,10 +92,13 @@ typedef struct di_device_options {
     int vocab_size, max_logits, threads;
     int num_drafts;           /* proposed for each answer after each step; 0 = none */
     int block_size, max_rows; /* with drafts: rows of one, and of the model's calls */
+    bool queues_steps; /* the model can (model/queue.h): steps are queued whole where it may */
+    int max_num_seqs, max_logprobs;
 } di_device_options;
 
 /* Starts the thread. Everything in the options is borrowed and, until destroy, the thread's alone,
- * but for the cache's bookkeeping, which it never touches. */
+ * but for the cache's bookkeeping, which it never touches. With queues_steps it works for what is
+ * done on the host alone, while nothing is queued: the step thread queues the rest. */
 di_device *di_device_create(const di_device_options *o, di_error *err);
 void di_device_destroy(di_device *d); /* waits for what was submitted */
 

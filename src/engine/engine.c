@@ -54,6 +54,12 @@ static bool in_range(const char *name, int64_t value, int64_t low, int64_t high,
                    (long long)value, (long long)low, (long long)high);
 }
 
+static bool check_share(const di_engine_options *o, di_error *err) {
+    return (o->gpu_memory_share >= 0 && o->gpu_memory_share <= 1) ||
+           di_fail(err, DI_ERR_ARGUMENT, "gpu_memory_share is %g, allowed are 0 to 1",
+                   o->gpu_memory_share);
+}
+
 static bool check_options(const di_engine_options *o, di_error *err) {
     if (!o->model || !*o->model) {
         return di_fail(err, DI_ERR_ARGUMENT, "model is empty, a folder is needed");
@@ -76,6 +82,7 @@ static bool check_options(const di_engine_options *o, di_error *err) {
            in_range("max_logprobs", o->max_logprobs, 0, DI_MAX_LOGPROBS, err) &&
            in_range("kv_memory", o->kv_memory, 0, INT64_MAX, err) &&
            in_range("host_memory", o->host_memory, 0, INT64_MAX, err) &&
+           in_range("gpu_memory", o->gpu_memory, 0, INT64_MAX, err) && check_share(o, err) &&
            in_range("replay_mode", o->replay_mode, DI_REPLAY_OFF, DI_REPLAY_COMPACT, err);
 }
 
@@ -135,6 +142,9 @@ static bool open_parts(di_engine *e, const di_engine_options *o, di_error *err) 
         .max_rows = e->sched_options.max_num_batched_tokens,
         .max_logits = e->sched_options.max_logits,
         .kv_memory = o->kv_memory,
+        .gpu_memory = o->gpu_memory,
+        .gpu_memory_share = o->gpu_memory_share,
+        .queue_steps = true,
         .no_prefix_cache = o->no_prefix_cache,
         .replay_by_mask = o->replay_mode == DI_REPLAY_MASK,
         .time_ops = o->time_ops,
@@ -226,6 +236,9 @@ static bool start(di_engine *e, const di_engine_options *o, di_error *err) {
         .num_drafts = e->num_drafts,
         .block_size = e->parts.weights->config.dspark_block_size,
         .max_rows = e->sched_options.max_num_batched_tokens,
+        .queues_steps = e->parts.queues_steps,
+        .max_num_seqs = e->sched_options.max_num_seqs,
+        .max_logprobs = o->max_logprobs,
     };
     e->costs.token_seconds = 1e-3; /* until the first prompt has been computed */
     if (!time_moves(e, err) || !open_pricer(e, o, err) ||

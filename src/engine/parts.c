@@ -180,8 +180,7 @@ static int draft_layers(const di_parts *e) {
 }
 
 void di_parts_layout(const di_parts *e, di_state_layout *l) {
-    di_state_layout_fill(l, &e->weights->config, DI_BLOCK_TOKENS, backtracking(e),
-                         draft_layers(e));
+    di_state_layout_fill(l, &e->weights->config, DI_BLOCK_TOKENS, backtracking(e), draft_layers(e));
 }
 
 di_cache_options di_parts_least_cache(const di_parts *e) {
@@ -225,8 +224,8 @@ bool di_parts_size_cache(di_parts *e, const di_parts_options *o, size_t budget, 
 static bool open_cache(di_parts *e, const di_parts_options *o, di_error *err) {
     di_cache_options cache = di_parts_least_cache(e);
     size_t budget = o->kv_memory > 0 ? (size_t)o->kv_memory : di_memory_available() / 4;
-    bool ok = e->backend->ops->queue ||
-              di_parts_size_cache(e, o, budget, o->kv_memory == 0, &cache, err);
+    bool ok =
+        e->backend->ops->queue || di_parts_size_cache(e, o, budget, o->kv_memory == 0, &cache, err);
     e->cache = ok ? di_cache_create(&e->weights->config, e->backend, &cache, err) : NULL;
     return e->cache != NULL;
 }

@@ -62,8 +62,8 @@ static size_t needed(const card_plan *p) {
 
 static void set_budget(card_plan *p, const di_parts_options *o, const di_plan_start *start) {
     double share = o->gpu_memory_share > 0 ? o->gpu_memory_share : default_share;
-    size_t asked = o->gpu_memory > 0 ? (size_t)o->gpu_memory
-                                     : (size_t)(share * (double)start->free_bytes);
+    size_t asked =
+        o->gpu_memory > 0 ? (size_t)o->gpu_memory : (size_t)(share * (double)start->free_bytes);
     p->start = start->free_bytes;
     p->budget = asked < p->start ? asked : p->start;
 }

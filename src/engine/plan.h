@@ -7,7 +7,8 @@
 
 enum { DI_OPEN_STEPS = 4 }; /* of progress without a card */
 
-/* Further steps of progress with this backend option: loading and recording, if it may be a card. */
+/* Further steps of progress with this backend option: loading and recording, if it may be a card.
+ */
 int di_plan_progress_steps(const char *backend);
 
 /* What was free before anything was taken; nothing without a queue. */

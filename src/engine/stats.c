@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "engine/internal.h"
 #include "engine/request.h"
+#include "model/queue.h"
 
 /* Before the results are read: a request that ends is gone afterwards, and whoever gets its last
  * output may ask for the sums at once. */
@@ -112,10 +113,14 @@ void di_engine_note_step(di_engine *e, const di_work *w, di_step_tokens tokens, 
         .host_seconds = host,
     };
     e->last_end = w->end;
+    uint64_t recorded, others;
+    di_model_step_counts(e->parts.model, &recorded, &others);
     pthread_mutex_lock(&e->lock);
     di_engine_stats *s = &e->stats;
     add_up(s, &step);
     s->preempted_recomputed = sched.recomputed;
+    s->card_steps += w->by_card;
+    s->recorded_steps = recorded;
     s->preempted_kept = sched.swapped;
     tell_pools(s, &cache);
     step.number = s->steps;

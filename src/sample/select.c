@@ -15,18 +15,26 @@
 
 enum { BINS = 1024, BINS_PER_OCTAVE = 16 };
 
+bool di_sample_bad_logits(di_error *err) {
+    return di_fail(err, DI_ERR_INTERNAL,
+                   "bad logits: the model gave a NaN or an infinity for some token");
+}
+
+bool di_sample_no_token(di_error *err) {
+    return di_fail(err, DI_ERR_ARGUMENT, "no legal token: every token is ruled out");
+}
+
 bool di_row_open(di_row *row, const di_row_kernels *kernels, const float *x, int vocab_size,
                  float *block_max, di_error *err) {
     if (!kernels->scan(x, vocab_size, block_max)) {
-        return di_fail(err, DI_ERR_INTERNAL,
-                       "bad logits: the model gave a NaN or an infinity for some token");
+        return di_sample_bad_logits(err);
     }
     int top = 0;
     for (int b = 1; b < di_row_blocks(vocab_size); b++) {
         top = block_max[b] > block_max[top] ? b : top;
     }
     if (block_max[top] == -INFINITY) {
-        return di_fail(err, DI_ERR_ARGUMENT, "no legal token: every token is ruled out");
+        return di_sample_no_token(err);
     }
     int32_t id = top * DI_ROW_BLOCK;
     while (x[id] != block_max[top]) {

@@ -34,6 +34,10 @@ typedef struct di_row {
 bool di_row_open(di_row *row, const di_row_kernels *kernels, const float *x, int vocab_size,
                  float *block_max, di_error *err);
 
+/* The two errors. Always false. */
+bool di_sample_bad_logits(di_error *err);
+bool di_sample_no_token(di_error *err);
+
 /* What top_k, top_p and min_p keep, the best token always among it. `sum` is that of all weights;
  * it is used only if di_select_needs_sum. */
 bool di_select_needs_sum(const di_sampling *shape);

@@ -59,6 +59,16 @@ def _bytes(name: str, value: int | str) -> int:
         raise ValueError(f"{name} is {value!r}, allowed: bytes, such as 4096, '512M' or '4G'")
 
 
+def _per_cent(name: str, value: str) -> float:
+    try:
+        share = float(value.strip()[:-1]) / 100
+    except ValueError:
+        share = 0
+    if not 0.01 <= share <= 1:
+        raise ValueError(f"{name} is {value!r}, allowed: bytes, or '1%' to '100%'")
+    return share
+
+
 class LLM:
     """A model, opened from a folder with config.json, tokenizer.json and safetensors files.
 
@@ -75,6 +85,8 @@ class LLM:
         backend: "cpu", "ref" (slow, for checking), or others that the library was built with.
         kv_memory: memory for the state of sequences, in bytes or as "4G"; 0 is a share of what is
             free.
+        gpu_memory: a card's memory for everything, in bytes, as "100G" or as "80%" of what is free;
+            0 is most of it.
         host_memory: memory for the state of answers that had to give way.
         enable_prefix_caching: use what was computed for the beginning of an earlier prompt again.
         async_scheduling: plan a step while the one before runs.
@@ -106,6 +118,7 @@ class LLM:
         threads: int = 0,
         backend: str = "cpu",
         kv_memory: int | str = 0,
+        gpu_memory: int | str = 0,
         host_memory: int | str = 0,
         enable_prefix_caching: bool = True,
         async_scheduling: bool = True,
@@ -132,6 +145,10 @@ class LLM:
         options.model = os.fsencode(model)
         options.backend = backend.encode()
         options.kv_memory = _bytes("kv_memory", kv_memory)
+        if isinstance(gpu_memory, str) and gpu_memory.strip().endswith("%"):
+            options.gpu_memory_share = _per_cent("gpu_memory", gpu_memory)
+        else:
+            options.gpu_memory = _bytes("gpu_memory", gpu_memory)
         options.host_memory = _bytes("host_memory", host_memory)
         options.trace_file = None if trace_file is None else os.fsencode(trace_file)
         options.cost_cache = None if cost_cache is None else os.fsencode(cost_cache)

@@ -1,0 +1,277 @@
+/* Steps on a card: see queued.h. Two of them may be under way, each with argument memory of its
+ * own, in which its draws go to the card and their results come back. */
+#include "engine/queued.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/draws.h"
+#include "model/queue.h"
+
+enum { PLACES = 2, MAX_PAIRS = 1 << 16, MAX_MASKS = 256 };
+
+/* Argument memory of one place: what goes to the card, then what comes back. */
+typedef struct place {
+    char *memory;
+    di_draw *rows; /* [max_num_seqs] */
+    di_draw_lists lists;
+    int32_t *tokens;   /* [max_num_seqs], stays on the card: the step behind takes it from there */
+    di_drawn *drawn;   /* [max_num_seqs] */
+    di_draw_pair *top; /* [max_num_seqs, max_top] */
+    int num_draws;
+    bool any_top;
+} place;
+
+struct di_queued {
+    di_device_options o;
+    const di_queue_ops *ops;
+    int max_num_seqs, max_top;
+    place places[PLACES];
+    int next;        /* place of the next work */
+    int32_t *source; /* [max_num_seqs] */
+    int32_t *top_ids;
+    double *top_logprobs; /* [max_top] */
+};
+
+/* ---- memory -----------------------------------------------------------------------------------*/
+
+static void *put(char *base, size_t *end, size_t count, size_t size) {
+    size_t start = *end;
+    *end = (start + count * size + 63) / 64 * 64;
+    return base ? base + start : NULL;
+}
+
+static size_t lay_out(const di_queued *q, char *base, place *p) {
+    size_t n = (size_t)q->max_num_seqs, end = 0;
+    di_draw_lists *l = &p->lists;
+    l->vocab_size = q->o.vocab_size;
+    l->mask_words = (q->o.vocab_size + 31) / 32;
+    l->max_pairs = MAX_PAIRS;
+    l->max_masks = q->max_num_seqs < MAX_MASKS ? q->max_num_seqs : MAX_MASKS;
+    p->rows = put(base, &end, n, sizeof *p->rows);
+    l->masks = put(base, &end, (size_t)l->max_masks, (size_t)l->mask_words * sizeof *l->masks);
+    l->pairs = put(base, &end, MAX_PAIRS, sizeof *l->pairs);
+    p->tokens = put(base, &end, n, sizeof *p->tokens);
+    p->drawn = put(base, &end, n, sizeof *p->drawn);
+    p->top = put(base, &end, n * (size_t)(q->max_top > 0 ? q->max_top : 1), sizeof *p->top);
+    return end;
+}
+
+di_queued *di_queued_create(const di_device_options *o, int max_num_seqs, int max_logprobs,
+                            di_error *err) {
+    di_queued *q = di_calloc(1, sizeof *q);
+    bool ok = q != NULL;
+    if (ok) {
+        q->o = *o;
+        q->ops = o->backend->ops->queue;
+        q->max_num_seqs = max_num_seqs;
+        q->max_top = max_logprobs;
+        q->source = di_calloc((size_t)max_num_seqs, sizeof *q->source);
+        q->top_ids = di_calloc((size_t)max_logprobs, sizeof *q->top_ids);
+        q->top_logprobs = di_calloc((size_t)max_logprobs, sizeof *q->top_logprobs);
+        ok = q->source && q->top_ids && q->top_logprobs;
+    }
+    for (int i = 0; i < PLACES && ok; i++) {
+        place *p = &q->places[i];
+        p->memory = q->ops->args_create(o->backend, lay_out(q, NULL, p));
+        ok = p->memory != NULL;
+        lay_out(q, p->memory, p);
+    }
+    if (!ok) {
+        di_fail(err, DI_ERR_NO_MEMORY, "no memory for draws of %d sequences", max_num_seqs);
+        di_queued_destroy(q);
+        return NULL;
+    }
+    return q;
+}
+
+void di_queued_destroy(di_queued *q) {
+    if (q) {
+        for (int i = 0; i < PLACES; i++) {
+            q->ops->args_destroy(q->o.backend, q->places[i].memory);
+        }
+        di_free(q->source);
+        di_free(q->top_ids);
+        di_free(q->top_logprobs);
+        di_free(q);
+    }
+}
+
+/* ---- what a step draws ------------------------------------------------------------------------*/
+
+/* Is its token still on its way? Then its row there, else -1. */
+static int fed_row(const di_work *w, int i) {
+    return w->source[i] >= 0 && w->before->queued ? w->source[i] : -1;
+}
+
+/* One row's draw, or false. `logits`: its row of them. */
+static bool fill_draw(const di_work *w, int i, int logits, place *p) {
+    const di_plan_row *row = &w->plan.rows[i];
+    const di_row_sampler *s = w->samplers[i];
+    int64_t position = row->pos0 + row->num_tokens;
+    di_draw *d = &p->rows[i];
+    di_sample_input in = {
+        .history = &s->history,
+        .seed = s->seed,
+        .position = (uint64_t)position,
+        .num_output = position - row->job->num_prompt,
+    };
+    if (row->outputs > 1 || row->num_logits > row->outputs || s->guide.constraint ||
+        (s->prompt && row->pos0 < row->job->num_prompt) ||
+        !di_draw_fill(s->params, &in, fed_row(w, i), &p->lists, d)) {
+        return false;
+    }
+    d->logits = logits;
+    p->any_top = p->any_top || d->num_top > 0;
+    return true;
+}
+
+/* Draws lie by plan row, so that the step behind finds a row's token; rows that draw nothing read
+ * the first logits there are and nobody their result. */
+static bool fill_draws(di_work *w, place *p) {
+    int n = 0;
+    p->lists.num_pairs = p->lists.num_masks = 0;
+    p->any_top = false;
+    for (int i = 0; i < w->plan.num_rows; i++) {
+        w->first_logits[i] = n;
+        if (w->plan.rows[i].num_logits == 0) {
+            p->rows[i] = (di_draw){.forced = -1, .greedy = true, .mask = -1, .floor = 1};
+        } else if (!fill_draw(w, i, n, p)) {
+            return false;
+        }
+        n += w->plan.rows[i].num_logits;
+    }
+    p->num_draws = n > 0 ? w->plan.num_rows : 0;
+    return true;
+}
+
+/* ---- inputs -----------------------------------------------------------------------------------*/
+
+/* Tokens that are known by now are filled in; the others are told by their row. True: there are
+ * some of those. */
+static bool fill_sources(di_queued *q, di_work *w) {
+    bool any = false;
+    for (int i = 0; i < w->plan.num_rows; i++) {
+        int row = q->source[i] = fed_row(w, i);
+        any = any || row >= 0;
+        if (row < 0 && w->source[i] >= 0) {
+            const di_row_result *r = &w->before->results[w->source[i]];
+            int32_t *last = (int32_t *)w->parts[i].tokens + w->parts[i].num_tokens - 1;
+            *last = r->failed ? 0 : r->tokens[0].id;
+        }
+    }
+    return any;
+}
+
+static void copy_slots(di_queued *q, const di_work *w) {
+    di_backend *be = q->o.backend;
+    const di_state_pool *pool = di_cache_pool(q->o.cache);
+    size_t stride = pool->layout->slot_stride;
+    for (int i = 0; i < w->plan.num_copies; i++) {
+        const di_slot_copy *c = &w->plan.copies[i];
+        be->ops->copy(be, pool->slots + (size_t)c->to * stride,
+                      pool->slots + (size_t)c->from * stride, stride);
+    }
+}
+
+static void queue_draws(di_queued *q, place *p, const int32_t *before) {
+    di_backend *be = q->o.backend;
+    const di_draw_lists *l = &p->lists;
+    size_t n = (size_t)p->num_draws;
+    di_draw_call call = {
+        .logits = di_model_logits(q->o.model),
+        .vocab_size = q->o.vocab_size,
+        .n = p->num_draws,
+        .rows = p->rows,
+        .pairs = l->pairs,
+        .masks = l->masks,
+        .mask_words = l->mask_words,
+        .before = before,
+        .tokens = p->tokens,
+        .drawn = p->drawn,
+        .top = p->top,
+        .max_top = q->max_top,
+    };
+    if (n == 0) {
+        return;
+    }
+    q->ops->args_send(be, p->rows, n * sizeof *p->rows);
+    q->ops->args_send(be, l->masks,
+                      (size_t)l->num_masks * (size_t)l->mask_words * sizeof *l->masks);
+    q->ops->args_send(be, l->pairs, (size_t)l->num_pairs * sizeof *l->pairs);
+    q->ops->draw(be, &call);
+    q->ops->args_fetch(be, p->drawn, n * sizeof *p->drawn);
+    if (p->any_top) {
+        q->ops->args_fetch(be, p->top, n * (size_t)q->max_top * sizeof *p->top);
+    }
+}
+
+bool di_queued_begin(di_queued *q, di_work *w) {
+    di_backend *be = q->o.backend;
+    place *p = &q->places[q->next], *other = &q->places[q->next ^ 1];
+    w->queued = false;
+    if (w->failed || w->plan.num_rows == 0 || w->plan.num_moves > 0 || !fill_draws(w, p)) {
+        return false;
+    }
+    w->queued = w->by_card = true;
+    w->place = q->next;
+    q->next ^= 1;
+    w->moved_bytes = 0;
+    w->moved_seconds = 0;
+    bool fed = fill_sources(q, w);
+    q->ops->begin(be, w->place);
+    copy_slots(q, w);
+    w->failed = !di_model_queue(q->o.model, w->parts, w->plan.num_rows, fed ? q->source : NULL,
+                                fed ? other->tokens : NULL, &w->error);
+    if (!w->failed) {
+        queue_draws(q, p, other->tokens);
+    }
+    q->ops->end(be, w->place);
+    return true;
+}
+
+/* ---- results ----------------------------------------------------------------------------------*/
+
+static void read_draw(di_queued *q, di_work *w, int i, place *p) {
+    di_row_result *r = &w->results[i];
+    di_row_sampler *s = w->samplers[i];
+    const di_drawn *drawn = &p->drawn[i];
+    r->failed = !di_draw_ok(drawn, &r->error) ||
+                !di_sample_history_push(&s->history, drawn->token, &r->error);
+    if (r->failed) {
+        return;
+    }
+    r->num_tokens = 1;
+    r->tokens[0].id = drawn->token;
+    if (s->params->logprobs) {
+        di_logprobs found;
+        di_scored *to = &r->tokens[0].scored;
+        di_draw_logprobs(&p->rows[i], drawn, p->top + (size_t)i * (size_t)q->max_top, q->top_ids,
+                         q->top_logprobs, &found);
+        to->logprob = (float)found.logprob;
+        to->num_top = found.num_top;
+        for (int k = 0; k < found.num_top; k++) {
+            to->top[k] = (di_logprob){found.top_ids[k], (float)found.top_logprobs[k]};
+        }
+    }
+}
+
+void di_queued_end(di_queued *q, di_work *w) {
+    place *p = &q->places[w->place];
+    di_error err;
+    bool ok = q->ops->wait(q->o.backend, w->place, &w->begin, &w->end, &err);
+    w->forward = w->begin;
+    w->middle = w->end;
+    if (!ok && !w->failed) {
+        w->failed = true;
+        w->error = err;
+    }
+    for (int i = 0; i < w->plan.num_rows; i++) {
+        w->results[i].failed = w->failed;
+        w->results[i].num_tokens = w->results[i].num_drafts = 0;
+        if (!w->failed && w->plan.rows[i].outputs > 0) {
+            read_draw(q, w, i, p);
+        }
+    }
+    w->queued = false; /* from now on its results are there to be read */
+}
