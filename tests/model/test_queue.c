@@ -1,0 +1,249 @@
+/* The model on a card's queue (model/queue.h): the logits of steps that are queued, recorded, fed
+ * by the step before and filled up to a bucket are, bit for bit, those of calls that are waited
+ * for. Needs a card (TEST_BACKEND=cuda), else it is skipped. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/parts.h"
+#include "model/graph.h"
+#include "model/queue.h"
+#include "support/cmocka.h"
+#include "support/mirror.h"
+
+enum { SEQS = 20, LONGEST = 150, STEPS = 40 };
+
+typedef struct world {
+    di_parts p;
+    di_seq seqs[SEQS];
+    int32_t tokens[SEQS][LONGEST + STEPS];
+    float *wanted, *found;
+    int32_t *drawn; /* argument memory */
+    size_t row;     /* bytes of a row of logits */
+} world;
+
+static world w;
+
+static void give_up_on(const di_error *err) {
+    fail_msg("%s", err->message);
+}
+
+static int open_world(void **state) {
+    (void)state;
+    if (!card_under_test()) {
+        return 0;
+    }
+    di_error err;
+    di_parts_options o = {
+        .model = "models/demo",
+        .backend = getenv("TEST_BACKEND"),
+        .max_num_seqs = SEQS,
+        .max_rows = 256,
+        .max_logits = 64,
+        .kv_memory = 64 << 20,
+        .no_prefix_cache = true,
+        .queue_steps = true,
+    };
+    if (!di_parts_open(&w.p, &o, &err)) {
+        give_up_on(&err);
+    }
+    assert_true(w.p.queues_steps);
+    w.row = (size_t)w.p.weights->config.vocab_size * sizeof(float);
+    w.wanted = test_malloc(SEQS * w.row);
+    w.found = test_malloc(SEQS * w.row);
+    w.drawn = w.p.backend->ops->queue->args_create(w.p.backend, SEQS * sizeof *w.drawn);
+    assert_non_null(w.drawn);
+    return 0;
+}
+
+static int close_world(void **state) {
+    (void)state;
+    if (card_under_test()) {
+        w.p.backend->ops->queue->args_destroy(w.p.backend, w.drawn);
+        test_free(w.wanted);
+        test_free(w.found);
+        di_parts_close(&w.p);
+    }
+    return 0;
+}
+
+static uint32_t state = 1;
+
+static int below(int n) {
+    state = state * 1664525u + 1013904223u;
+    return (int)((state >> 8) % (uint32_t)n);
+}
+
+static di_model_rows rows_of(int s, int n) {
+    di_error err;
+    di_seq *seq = &w.seqs[s];
+    if (!di_seq_reserve(w.p.cache, seq, seq->len + n, &err)) {
+        give_up_on(&err);
+    }
+    di_model_rows rows = di_model_next_rows(seq, w.tokens[s], n);
+    rows.num_logits = 1;
+    return rows;
+}
+
+/* Sequences of odd and even lengths, shorter and longer than a window. */
+static void open_sequences(void) {
+    di_error err;
+    for (int s = 0; s < SEQS; s++) {
+        int n = s % 3 ? 1 + below(LONGEST) : 1 + below(8);
+        for (int i = 0; i < LONGEST + STEPS; i++) {
+            w.tokens[s][i] = below(w.p.weights->config.vocab_size);
+        }
+        assert_true(di_seq_open(w.p.cache, &w.seqs[s], (di_hash){0}, &err));
+        di_model_rows rows = rows_of(s, n);
+        if (!di_model_forward(w.p.model, &rows, 1, w.wanted, &err)) {
+            give_up_on(&err);
+        }
+        w.seqs[s].len += n;
+    }
+}
+
+static void close_sequences(void) {
+    for (int s = 0; s < SEQS; s++) {
+        di_seq_close(w.p.cache, &w.seqs[s]);
+    }
+}
+
+/* Queues the step, half of its tokens fed; its logits into w.found. */
+static void queue(di_model_rows *rows, int n, bool feed) {
+    di_backend *be = w.p.backend;
+    di_error err;
+    double begin, end;
+    int32_t source[SEQS], wrong[SEQS];
+    for (int i = 0; i < n && feed; i++) {
+        source[i] = i % 2 ? SEQS - 1 - i : -1;
+        w.drawn[SEQS - 1 - i] = *rows[i].tokens;
+        wrong[i] = (*rows[i].tokens + 1) % 100;
+        rows[i].tokens = i % 2 ? &wrong[i] : rows[i].tokens;
+    }
+    be->ops->queue->begin(be, 0);
+    be->ops->queue->args_send(be, w.drawn, SEQS * sizeof *w.drawn);
+    if (!di_model_queue(w.p.model, rows, n, feed ? source : NULL, w.drawn, &err)) {
+        give_up_on(&err);
+    }
+    be->ops->queue->end(be, 0);
+    if (!be->ops->queue->wait(be, 0, &begin, &end, &err)) {
+        give_up_on(&err);
+    }
+    assert_true(end >= begin);
+    be->ops->download(be, w.found, di_model_logits(w.p.model), (size_t)n * w.row);
+    if (!be->ops->sync(be, &err)) {
+        give_up_on(&err);
+    }
+}
+
+/* One step of some sequences, waited for and then queued: it stores the same state again. */
+static void step(int n, bool feed, bool prompts) {
+    di_model_rows rows[SEQS];
+    di_error err;
+    int first = below(SEQS);
+    for (int i = 0; i < n; i++) {
+        int s = (first + i) % SEQS;
+        rows[i] = rows_of(s, prompts && i == 0 ? 3 : 1);
+        w.seqs[s].len += rows[i].num_tokens;
+    }
+    if (!di_model_forward(w.p.model, rows, n, w.wanted, &err)) {
+        give_up_on(&err);
+    }
+    memset(w.found, 0xa5, (size_t)n * w.row);
+    queue(rows, n, feed && !prompts);
+    for (int i = 0; i < n; i++) {
+        if (memcmp(w.found + (size_t)i * w.row / 4, w.wanted + (size_t)i * w.row / 4, w.row) != 0) {
+            fail_msg("step of %d sequences%s%s: row %d at position %lld differs", n,
+                     feed ? ", fed" : "", prompts ? ", with a prompt" : "", i,
+                     (long long)rows[i].pos0);
+        }
+    }
+}
+
+static void test_queued_steps_give_the_same_bits(void **unused) {
+    (void)unused;
+    uint64_t before, others, programs;
+    if (!card_under_test()) {
+        skip();
+    }
+    open_sequences();
+    di_model_step_counts(w.p.model, &before, &others);
+    for (int i = 0; i < 12; i++) {
+        step(1 + below(SEQS), i % 2, i % 4 == 3);
+    }
+    di_model_step_counts(w.p.model, &programs, &others);
+    assert_int_equal(programs - before, 9); /* the others had a prompt in them */
+    close_sequences();
+}
+
+static void test_nothing_waits_inside_a_step(void **unused) {
+    (void)unused;
+    di_backend *be = w.p.backend;
+    char host[16];
+    di_error err;
+    double begin, end;
+    if (!card_under_test()) {
+        skip();
+    }
+    if (!getenv("DI_CUDA_GUARD")) {
+        skip();
+    }
+    be->ops->queue->begin(be, 0);
+    be->ops->download(be, host, w.p.model->a.logits, sizeof host);
+    be->ops->queue->end(be, 0);
+    assert_false(be->ops->queue->wait(be, 0, &begin, &end, &err));
+    assert_non_null(strstr(err.message, "download made the host wait inside a step"));
+    assert_true(be->ops->sync(be, &err)); /* told once */
+}
+
+/* Hashing on the card, against the host's, for tokens with every kind of past. */
+static void test_hashes(void **unused) {
+    (void)unused;
+    enum { N = 64 };
+    if (!card_under_test()) {
+        skip();
+    }
+    const di_engram_hasher *h = &w.p.model->hasher;
+    di_backend *be = w.p.backend;
+    const di_queue_ops *q = be->ops->queue;
+    size_t columns = (size_t)h->columns, bytes = N * (DI_MODEL_LOOK_BACK + 2) * 4 + N * columns * 8;
+    int32_t *tokens = q->args_create(be, bytes + 256), *back = tokens + N;
+    uint8_t *image = (uint8_t *)(back + N * DI_MODEL_LOOK_BACK);
+    int64_t *rows = (int64_t *)(void *)(image + N * 4);
+    for (int i = 0; i < N * (DI_MODEL_LOOK_BACK + 1); i++) {
+        tokens[i] = i >= N && below(4) == 0 ? -1 : below(h->vocab_size);
+    }
+    for (int i = 0; i < N; i++) {
+        image[i] = below(8) == 0;
+    }
+    for (int l = 0; l < h->num_layers; l++) {
+        di_error err;
+        di_ngram_hash hash = di_engram_device_hash(h, l);
+        q->args_send(be, tokens, bytes);
+        q->hash_ngrams(be, &hash, tokens, back, DI_MODEL_LOOK_BACK, image, N, rows);
+        q->args_fetch(be, rows, N * columns * sizeof *rows);
+        assert_true(be->ops->sync(be, &err));
+        for (int i = 0; i < N; i++) {
+            int32_t ids[DI_MAX_NGRAM];
+            int64_t wanted[DI_MAX_ENGRAM_COLUMNS];
+            for (int k = 0; k < DI_MODEL_LOOK_BACK; k++) {
+                ids[k] = di_engram_compress(h, back[i * DI_MODEL_LOOK_BACK + k]);
+            }
+            ids[DI_MODEL_LOOK_BACK] =
+                image[i] ? DI_ENGRAM_BARRIER : di_engram_compress(h, tokens[i]);
+            di_engram_hash(h, l, ids, DI_MODEL_LOOK_BACK, wanted);
+            assert_memory_equal(rows + (size_t)i * columns, wanted, columns * sizeof *wanted);
+        }
+    }
+    assert_true(h->num_layers > 0);
+    q->args_destroy(be, tokens);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_hashes),
+        cmocka_unit_test(test_queued_steps_give_the_same_bits),
+        cmocka_unit_test(test_nothing_waits_inside_a_step),
+    };
+    return cmocka_run_group_tests(tests, open_world, close_world);
+}
