@@ -1,7 +1,7 @@
 /* Decoding many requests at once on the demo model: tokens/s by batch size, against one at a time
  * in the same run; the device's idle share between steps; and where the time goes, by op.
  *
- *     engine [MODEL] [TOKENS]
+ *     engine [MODEL] [TOKENS] [BACKEND]
  *
  * Goals: 64 at once at least 3 times one at a time on 2 cores; never fewer tokens/s for more
  * requests; idle share at 64 below 2 %. */
@@ -15,11 +15,14 @@ typedef struct measured {
     double tokens_per_second, idle_share, host_us;
 } measured;
 
+static const char *backend;
+
 static di_engine *open_engine(const char *model, bool time_ops) {
     di_error err = {0};
     di_engine_options o;
     di_engine_options_init(&o, sizeof o);
     o.model = model;
+    o.backend = backend;
     o.max_num_seqs = 128;
     o.time_ops = time_ops;
     di_engine *e = di_engine_open(&o, &err);
@@ -91,6 +94,7 @@ static measured run(di_engine *e, int batch, int tokens) {
 int main(int argc, char **argv) {
     const char *model = argc > 1 ? argv[1] : "models/demo";
     int tokens = argc > 2 ? atoi(argv[2]) : 96;
+    backend = argc > 3 ? argv[3] : NULL;
     di_engine *e = open_engine(model, false);
     run(e, 2, 16);
     double one = 0;

@@ -5,7 +5,7 @@
 #   scripts/device-check.sh [--bench] [--sanitize] [--only-bench] [--out DIR]
 #
 # --bench: timings behind the checks; --sanitize: the op suite under compute-sanitizer. Results go to
-# DIR (bench/results) as DATE-CARD-checks.txt, -ops.txt and -model.txt. Exit status 1 if a check
+# DIR (bench/results) as DATE-CARD-checks.txt, -ops.txt, -step.txt and -model.txt. Exit status 1 if a check
 # fails.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -22,7 +22,7 @@ while [ $# -gt 0 ]; do
     shift
 done
 
-here=$PWD/build/device
+here=$PWD/${DEVICE_DIR:-build/device}
 [ -x "$here/bin/deepinfer" ] || { echo 'device-check: run scripts/device-pack.sh first' >&2; exit 2; }
 export LD_LIBRARY_PATH=$here/lib:${LD_LIBRARY_PATH-}
 export DI_CUDA_LIBRARY=$here/bin/libdeepinfer-cuda.so
@@ -74,9 +74,21 @@ greedy() {
     d=$(mktemp -d)
     python3 tests/cuda/greedy.py prompts > "$d/in" &&
         "$here/bin/deepinfer" generate -m models/demo --temperature 0 -q -i "$d/in" -o "$d/cpu" &&
-        "$here/bin/deepinfer" generate -m models/demo --temperature 0 -q -i "$d/in" -o "$d/cuda" \
-            --backend cuda &&
+        DI_CUDA_GUARD=1 "$here/bin/deepinfer" generate -m models/demo --temperature 0 -q \
+            -i "$d/in" -o "$d/cuda" --backend cuda &&
         python3 tests/cuda/greedy.py compare "$d/cpu" "$d/cuda"
+}
+
+# A kernel that traps: the operation is named, the answer fails, the program ends with 1.
+fault() {
+    local d status
+    d=$(mktemp -d)
+    python3 tests/cuda/greedy.py prompts | head -3 > "$d/in"
+    DI_CUDA_TRAP=moe DI_CUDA_SYNC=1 "$here/bin/deepinfer" generate -m models/demo -q -i "$d/in" \
+        -o "$d/out" --backend cuda 2> "$d/err"
+    status=$?
+    cat "$d/err" "$d/out"* | head -5
+    [ $status -eq 1 ] && cat "$d/err" "$d/out"* | grep -q 'cuda:0: moe: '
 }
 
 run_checks() {
@@ -88,7 +100,12 @@ run_checks() {
     check 'golden layers of the demo model' env TEST_BACKEND=cuda "$here/bin/test_demo_model"
     check 'drafts' env TEST_BACKEND=cuda "$here/bin/test_drafts"
     check 'any cut and company, the same bits' env TEST_BACKEND=cuda "$here/bin/test_invariance"
+    check 'draws as on the CPU' env TEST_BACKEND=cuda "$here/bin/test_draws"
+    check 'queued steps, the same bits' env TEST_BACKEND=cuda DI_CUDA_GUARD=1 "$here/bin/test_queue"
     check 'greedy text as on the CPU' bash -c "$(declare -p here); $(declare -f greedy); greedy"
+    check 'a fault ends with its name and exit status 1' fault
+    CHECK_TIMEOUT=300 check '10,000 random requests' env TEST_BACKEND=cuda REQUESTS=10000 \
+        "$here/bin/test_random_events"
     if [ -n "$sanitize" ]; then
         for tool in memcheck racecheck; do
             for program in test_cpu test_cpu_state; do
@@ -106,6 +123,9 @@ fi
 if [ -n "$bench" ]; then
     { heading 'bench/cuda' && timeout 280 "$here/bin/cuda"; } 2>&1 |
         tee "$out/$(date -u +%F)-$short-ops.txt"
+    [ "${PIPESTATUS[0]}" -eq 0 ] || failed=1
+    { heading 'bench/engine' && timeout 280 "$here/bin/engine" models/demo 96 cuda; } 2>&1 |
+        tee "$out/$(date -u +%F)-$short-step.txt"
     [ "${PIPESTATUS[0]}" -eq 0 ] || failed=1
     { heading 'bench/cuda_model' && timeout 280 "$here/bin/cuda_model"; } 2>&1 |
         tee "$out/$(date -u +%F)-$short-model.txt"

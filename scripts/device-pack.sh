@@ -1,18 +1,20 @@
 #!/usr/bin/env bash
 # Puts everything scripts/device-check.sh runs on a machine with a card into build/device: programs,
 # the libraries they need, test data. For machines that have a driver but nothing to build with.
+# DEVICE_DIR names another folder.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-to=build/device
+to=${DEVICE_DIR:-build/device}
 programs='tests/ops/test_cpu tests/ops/test_cpu_state tests/model/test_layers
     tests/model/test_demo_model tests/model/test_invariance tests/model/test_drafts bench/cuda
-    bench/cuda_model deepinfer'
+    bench/cuda_model tests/engine/test_draws tests/model/test_queue
+    tests/engine/test_random_events bench/engine deepinfer'
 rm -rf "$to"
 mkdir -p "$to/bin" "$to/lib"
 targets=()
 for p in $programs; do targets+=("build/release/$p"); done
-make -j"$(nproc)" --no-print-directory "${targets[@]}" cuda testdata
+make -j"$(nproc)" --no-print-directory CUDA=1 "${targets[@]}" cuda testdata
 for p in "${targets[@]}"; do strip -o "$to/bin/$(basename "$p")" "$p"; done
 strip -o "$to/bin/libdeepinfer-cuda.so" build/release/libdeepinfer-cuda.so
 # Not the C library and the compiler's: those every system has.

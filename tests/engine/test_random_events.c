@@ -4,12 +4,17 @@
  * alone, hundreds of times as often.
  *
  *   SEED=n                 another walk
- *   REQUESTS=n             a longer one; SOAK_EVENTS=n: n times as long */
+ *   REQUESTS=n             a longer one; SOAK_EVENTS=n: n times as long
+ *   TEST_BACKEND=cuda      on a card, whose memory must be what it was in the end, as the
+ *                          process' own must in any case */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "ops/cuda/cuda.h"
 #include "support/cmocka.h"
+#include "support/mirror.h"
 #include "support/model_files.h"
 #include "support/requests.h"
 
@@ -66,6 +71,44 @@ static int between(int low, int high) {
 static long from_environment(const char *name, long otherwise) {
     const char *value = getenv(name);
     return value ? strtol(value, NULL, 10) : otherwise;
+}
+
+/* ---- memory ---- */
+
+/* Bytes that the process and, on a card, everybody has taken. */
+typedef struct memory_taken {
+    size_t host, card;
+} memory_taken;
+
+static memory_taken memory_now(void) {
+    memory_taken m = {0};
+    long pages = 0, resident = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    assert_non_null(f);
+    assert_int_equal(fscanf(f, "%ld %ld", &pages, &resident), 2);
+    fclose(f);
+    m.host = (size_t)resident * 4096;
+    if (card_under_test()) {
+        di_error err;
+        int device;
+        size_t left, total;
+        di_cuda_parse(getenv("TEST_BACKEND"), &device);
+        di_backend *be = di_cuda_create(device, &err);
+        assert_non_null(be);
+        be->ops->queue->memory(be, &left, &total);
+        m.card = total - left;
+        be->ops->destroy(be);
+    }
+    return m;
+}
+
+/* After some worlds everything that is kept has been taken. */
+static void expect_no_growth(memory_taken before, memory_taken after) {
+    const size_t slack = (size_t)48 << 20;
+    print_message("    memory: %zu KB grew to %zu, on the card %zu to %zu\n", before.host >> 10,
+                  after.host >> 10, before.card >> 10, after.card >> 10);
+    assert_true(after.host < before.host + slack);
+    assert_true(after.card < before.card + slack);
 }
 
 /* ---- kinds of requests ---- */
@@ -275,9 +318,16 @@ static void test_every_answer_ends_once_with_the_tokens_it_has_alone(void **stat
     w.model = files_testdata("tiny");
     w.block = draft_block_of(w.model);
     foretell();
-    while (w.requests < requests) {
+    memory_taken before = {0};
+    for (int worlds = 0; w.requests < requests; worlds++) {
         print_message("    seed %llu\n", (unsigned long long)seed);
+        if (worlds == 2) {
+            before = memory_now();
+        }
         walk_world(seed++);
+    }
+    if (before.host > 0) {
+        expect_no_growth(before, memory_now());
     }
     print_message("    %ld requests, %ld cancelled, %ld too late, %ld whole answers, %llu "
                   "preemptions, %llu kept, %llu tokens hit, %llu drafts accepted, %llu refused\n",

@@ -133,7 +133,7 @@ static void observe(void *user, const char *name, int layer, void *data, size_t 
 static void observe_masked(void *user, const char *name, int layer, void *data, size_t bytes) {
     trace *t = user;
     if (layer > t->first_layer && strcmp(name, "latents") != 0) {
-        int64_t rows = t->f.m->kept.step.num_rows;
+        int64_t rows = t->f.m->any.kept.step.num_rows;
         size_t dropped = bytes / (size_t)rows * (size_t)(rows - t->keep);
         observe(user, name, layer, (char *)data + dropped, bytes - dropped);
     } else {

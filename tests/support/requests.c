@@ -6,6 +6,7 @@
 
 #include "engine/parts.h"
 #include "support/cmocka.h"
+#include "support/mirror.h"
 
 di_prompt text_prompt(const char *text) {
     di_prompt p;
@@ -50,6 +51,7 @@ di_engine_options demo_options(void) {
     di_engine_options o;
     di_engine_options_init(&o, sizeof o);
     o.model = "models/demo";
+    o.backend = card_under_test() ? getenv("TEST_BACKEND") : NULL;
     o.threads = 1; /* others wait for each other, for long when the machine is busy */
     return o;
 }

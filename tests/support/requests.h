@@ -13,6 +13,7 @@ di_prompt ids_prompt(const int32_t *ids, size_t count);
 di_request_params greedy(int64_t max_tokens);
 di_request_params seeded(uint64_t seed, int64_t max_tokens); /* temperature 0.8, top_p 0.95 */
 
+/* On the card where TEST_BACKEND asks for one (mirror.h). */
 di_engine_options demo_options(void);
 /* kv_memory for so many sequences at once and blocks of 128 tokens, with one snapshot: 11 to 50
  * blocks of the demo model's, 4 to 10 of the tiny one's. */

@@ -40,7 +40,13 @@ bool di_card_enter(di_card *c, const char *op) {
         return false;
     }
     c->op = op;
-    return di_card_check(c, cudaSetDevice(c->device));
+    if (!di_card_check(c, cudaSetDevice(c->device))) {
+        return false;
+    }
+    if (c->trap && strcmp(c->trap, op) == 0) {
+        dk_trap(c->stream);
+    }
+    return true;
 }
 
 void di_card_waits(di_card *c, const char *why) {
@@ -238,6 +244,7 @@ static di_backend *create(int device, di_error *err) {
     c->device = device;
     c->watch = switched_on("DI_CUDA_SYNC");
     c->guard = switched_on("DI_CUDA_GUARD");
+    c->trap = getenv("DI_CUDA_TRAP");
     if (!open_card(c, err)) {
         cudaGetLastError();
         destroy(&c->base);

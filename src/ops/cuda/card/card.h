@@ -107,8 +107,9 @@ typedef struct di_card {
     bool recording;           /* between record and recorded */
     uint64_t scratch_version; /* counts moves of scratch memory */
     di_card_marks marks;
-    bool guard;   /* DI_CUDA_GUARD: a wait inside a step is a fault */
-    bool in_step; /* between begin and end */
+    const char *trap; /* DI_CUDA_TRAP: the op whose kernels shall fail, for tests; or NULL */
+    bool guard;       /* DI_CUDA_GUARD: a wait inside a step is a fault */
+    bool in_step;     /* between begin and end */
 
     bool watch;           /* DI_CUDA_SYNC: wait after every op, to name the one at fault */
     const char *op;       /* running */

@@ -38,6 +38,9 @@ typedef struct dk_ngram_rows {
 } dk_ngram_rows;
 void dk_gather_ngrams(cudaStream_t s, const dk_ngram_rows *r, int n);
 
+/* Fails. */
+void dk_trap(cudaStream_t s);
+
 /* di_draw_call with addresses on the card. */
 cudaError_t dk_draw(cudaStream_t s, const di_draw_call *call);
 
