@@ -476,7 +476,7 @@ di_device *di_device_create(const di_device_options *o, di_error *err) {
                 o->vocab_size);
     }
     if (ok && o->queues_steps && o->num_drafts == 0) {
-        d->card = di_queued_create(o, o->max_num_seqs, o->max_logprobs, err);
+        d->card = di_queued_create(o, o->max_num_seqs, o->max_logprobs, d->masks, err);
         ok = d->card != NULL;
     }
     ok = ok && di_thread_start(&d->thread, run, d, "the device's thread", err);

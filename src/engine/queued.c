@@ -1,7 +1,10 @@
 /* Steps on a card: see queued.h. Two of them may be under way, each with argument memory of its
- * own, in which its draws go to the card and their results come back. */
+ * own, in which its draws go to the card and their results come back. Draws are queued with the
+ * forward pass, unless a grammar has to see the token that the step before is drawing: then they
+ * are queued when that has been read, while the forward pass runs. */
 #include "engine/queued.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -20,6 +23,7 @@ typedef struct place {
     di_draw_pair *top; /* [max_num_seqs, max_top] */
     int num_draws;
     bool any_top;
+    bool *lost; /* [max_num_seqs] rows whose grammar has failed: the result has the error */
 } place;
 
 struct di_queued {
@@ -27,7 +31,9 @@ struct di_queued {
     const di_queue_ops *ops;
     int max_num_seqs, max_top;
     place places[PLACES];
-    int next;        /* place of the next work */
+    int next;         /* place of the next work */
+    di_work *undrawn; /* queued without its draws, which wait for the work before */
+    di_masks *masks;
     int32_t *source; /* [max_num_seqs] */
     int32_t *top_ids;
     double *top_logprobs; /* [max_top] */
@@ -58,7 +64,7 @@ static size_t lay_out(const di_queued *q, char *base, place *p) {
 }
 
 di_queued *di_queued_create(const di_device_options *o, int max_num_seqs, int max_logprobs,
-                            di_error *err) {
+                            di_masks *masks, di_error *err) {
     di_queued *q = di_calloc(1, sizeof *q);
     bool ok = q != NULL;
     if (ok) {
@@ -66,6 +72,7 @@ di_queued *di_queued_create(const di_device_options *o, int max_num_seqs, int ma
         q->ops = o->backend->ops->queue;
         q->max_num_seqs = max_num_seqs;
         q->max_top = max_logprobs;
+        q->masks = masks;
         q->source = di_calloc((size_t)max_num_seqs, sizeof *q->source);
         q->top_ids = di_calloc((size_t)max_logprobs, sizeof *q->top_ids);
         q->top_logprobs = di_calloc((size_t)max_logprobs, sizeof *q->top_logprobs);
@@ -74,7 +81,8 @@ di_queued *di_queued_create(const di_device_options *o, int max_num_seqs, int ma
     for (int i = 0; i < PLACES && ok; i++) {
         place *p = &q->places[i];
         p->memory = q->ops->args_create(o->backend, lay_out(q, NULL, p));
-        ok = p->memory != NULL;
+        p->lost = di_calloc((size_t)max_num_seqs, sizeof *p->lost);
+        ok = p->memory && p->lost;
         lay_out(q, p->memory, p);
     }
     if (!ok) {
@@ -89,6 +97,7 @@ void di_queued_destroy(di_queued *q) {
     if (q) {
         for (int i = 0; i < PLACES; i++) {
             q->ops->args_destroy(q->o.backend, q->places[i].memory);
+            di_free(q->places[i].lost);
         }
         di_free(q->source);
         di_free(q->top_ids);
@@ -104,10 +113,31 @@ static int fed_row(const di_work *w, int i) {
     return w->source[i] >= 0 && w->before->queued ? w->source[i] : -1;
 }
 
-/* One row's draw, or false. `logits`: its row of them. */
-static bool fill_draw(const di_work *w, int i, int logits, place *p) {
+static bool guided(const di_work *w, int i) {
+    return w->plan.rows[i].outputs > 0 && w->samplers[i]->guide.constraint;
+}
+
+/* Can the card draw these rows? What their lists will take is known before the forward pass is
+ * queued, though the lists are not if a token of theirs is on its way. */
+static bool can_draw(const di_work *w, const place *p) {
+    size_t pairs = 0, masks = 0;
+    for (int i = 0; i < w->plan.num_rows; i++) {
+        const di_plan_row *row = &w->plan.rows[i];
+        const di_row_sampler *s = w->samplers[i];
+        if (row->outputs > 1 || row->num_logits > row->outputs || s->params->num_bad_words > 0 ||
+            (s->prompt && row->pos0 < row->job->num_prompt)) {
+            return false;
+        }
+        pairs += s->params->num_logit_bias + s->history.num_tokens + 2;
+        masks += row->outputs > 0;
+    }
+    return pairs <= (size_t)p->lists.max_pairs && masks <= (size_t)p->lists.max_masks;
+}
+
+/* Row i's draw. `logits`: its row of them. */
+static void fill_draw(di_work *w, int i, int logits, place *p) {
     const di_plan_row *row = &w->plan.rows[i];
-    const di_row_sampler *s = w->samplers[i];
+    di_row_sampler *s = w->samplers[i];
     int64_t position = row->pos0 + row->num_tokens;
     di_draw *d = &p->rows[i];
     di_sample_input in = {
@@ -116,33 +146,40 @@ static bool fill_draw(const di_work *w, int i, int logits, place *p) {
         .position = (uint64_t)position,
         .num_output = position - row->job->num_prompt,
     };
-    if (row->outputs > 1 || row->num_logits > row->outputs || s->guide.constraint ||
-        (s->prompt && row->pos0 < row->job->num_prompt) ||
-        !di_draw_fill(s->params, &in, fed_row(w, i), &p->lists, d)) {
-        return false;
-    }
+    p->lost[i] =
+        guided(w, i) && !di_guide_mask(&s->guide, 0, &in.grammar_mask, &w->results[i].error);
+    bool ok = di_draw_fill(s->params, &in, fed_row(w, i), &p->lists, d);
+    assert(ok); /* can_draw has seen to it */
+    (void)ok;
     d->logits = logits;
     p->any_top = p->any_top || d->num_top > 0;
-    return true;
 }
 
 /* Draws lie by plan row, so that the step behind finds a row's token; rows that draw nothing read
  * the first logits there are and nobody their result. */
-static bool fill_draws(di_work *w, place *p) {
+static void fill_draws(di_queued *q, di_work *w, place *p) {
     int n = 0;
+    bool any_guided = false;
+    for (int i = 0; i < w->plan.num_rows; i++) {
+        any_guided = any_guided || guided(w, i);
+    }
+    if (any_guided) {
+        di_masks_begin(q->masks, w);
+        di_masks_wait(q->masks);
+    }
     p->lists.num_pairs = p->lists.num_masks = 0;
     p->any_top = false;
     for (int i = 0; i < w->plan.num_rows; i++) {
         w->first_logits[i] = n;
+        p->lost[i] = false;
         if (w->plan.rows[i].num_logits == 0) {
             p->rows[i] = (di_draw){.forced = -1, .greedy = true, .mask = -1, .floor = 1};
-        } else if (!fill_draw(w, i, n, p)) {
-            return false;
+        } else {
+            fill_draw(w, i, n, p);
         }
         n += w->plan.rows[i].num_logits;
     }
     p->num_draws = n > 0 ? w->plan.num_rows : 0;
-    return true;
 }
 
 /* ---- inputs -----------------------------------------------------------------------------------*/
@@ -206,11 +243,31 @@ static void queue_draws(di_queued *q, place *p, const int32_t *before) {
     }
 }
 
+/* Queues the draws, and with them the end of the step. */
+static void draw_and_end(di_queued *q, di_work *w) {
+    place *p = &q->places[w->place];
+    if (!w->failed) {
+        fill_draws(q, w, p);
+        queue_draws(q, p, q->places[w->place ^ 1].tokens);
+    }
+    q->ops->end(q->o.backend, w->place);
+}
+
+/* A grammar must see a row's token before it can tell what may come behind it. */
+static bool must_wait(const di_work *w) {
+    for (int i = 0; i < w->plan.num_rows; i++) {
+        if (guided(w, i) && fed_row(w, i) >= 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 bool di_queued_begin(di_queued *q, di_work *w) {
     di_backend *be = q->o.backend;
     place *p = &q->places[q->next], *other = &q->places[q->next ^ 1];
     w->queued = false;
-    if (w->failed || w->plan.num_rows == 0 || w->plan.num_moves > 0 || !fill_draws(w, p)) {
+    if (w->failed || w->plan.num_rows == 0 || w->plan.num_moves > 0 || !can_draw(w, p)) {
         return false;
     }
     w->queued = w->by_card = true;
@@ -223,10 +280,11 @@ bool di_queued_begin(di_queued *q, di_work *w) {
     copy_slots(q, w);
     w->failed = !di_model_queue(q->o.model, w->parts, w->plan.num_rows, fed ? q->source : NULL,
                                 fed ? other->tokens : NULL, &w->error);
-    if (!w->failed) {
-        queue_draws(q, p, other->tokens);
+    if (must_wait(w)) {
+        q->undrawn = w;
+    } else {
+        draw_and_end(q, w);
     }
-    q->ops->end(be, w->place);
     return true;
 }
 
@@ -236,8 +294,9 @@ static void read_draw(di_queued *q, di_work *w, int i, place *p) {
     di_row_result *r = &w->results[i];
     di_row_sampler *s = w->samplers[i];
     const di_drawn *drawn = &p->drawn[i];
-    r->failed = !di_draw_ok(drawn, &r->error) ||
-                !di_sample_history_push(&s->history, drawn->token, &r->error);
+    r->failed = p->lost[i] || !di_draw_ok(drawn, &r->error) ||
+                !di_sample_history_push(&s->history, drawn->token, &r->error) ||
+                (guided(w, i) && !di_guide_push(&s->guide, drawn->token, &r->error));
     if (r->failed) {
         return;
     }
@@ -274,4 +333,8 @@ void di_queued_end(di_queued *q, di_work *w) {
         }
     }
     w->queued = false; /* from now on its results are there to be read */
+    if (q->undrawn) {
+        draw_and_end(q, q->undrawn);
+        q->undrawn = NULL;
+    }
 }
