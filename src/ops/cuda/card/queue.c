@@ -177,6 +177,63 @@ static bool record(di_backend *be) {
     return c->recording;
 }
 
+enum { MOST_FUNCTIONS = 256 };
+
+/* The most dynamic shared memory that a kernel of the graph takes. */
+typedef struct kernel_need {
+    void *function;
+    unsigned bytes;
+} kernel_need;
+
+static cudaError_t note_need(cudaGraphNode_t node, kernel_need *needs, int *count) {
+    enum cudaGraphNodeType type;
+    struct cudaKernelNodeParams params;
+    cudaError_t result = cudaGraphNodeGetType(node, &type);
+    if (result != cudaSuccess || type != cudaGraphNodeTypeKernel) {
+        return result;
+    }
+    result = cudaGraphKernelNodeGetParams(node, &params);
+    int i = 0;
+    while (i < *count && needs[i].function != params.func) {
+        i++;
+    }
+    if (result == cudaSuccess && i < MOST_FUNCTIONS) {
+        *count = i == *count ? i + 1 : *count;
+        needs[i].function = params.func;
+        needs[i].bytes =
+            params.sharedMemBytes > needs[i].bytes ? params.sharedMemBytes : needs[i].bytes;
+    }
+    return result;
+}
+
+/* Launchers set a kernel's limit of shared memory to what the launch at hand takes. When a graph is
+ * made of launches that took more and less, the limit must be what the largest took. */
+static cudaError_t allow_shared_memory(cudaGraph_t graph) {
+    kernel_need needs[MOST_FUNCTIONS] = {{0}};
+    size_t num_nodes = 0;
+    int count = 0;
+    cudaError_t result = cudaGraphGetNodes(graph, NULL, &num_nodes);
+    cudaGraphNode_t *nodes = di_calloc(num_nodes, sizeof *nodes);
+    if (!nodes) {
+        return cudaErrorMemoryAllocation;
+    }
+    if (result == cudaSuccess) {
+        result = cudaGraphGetNodes(graph, nodes, &num_nodes);
+    }
+    for (size_t i = 0; i < num_nodes && result == cudaSuccess; i++) {
+        result = note_need(nodes[i], needs, &count);
+    }
+    for (int i = 0; i < count && result == cudaSuccess; i++) {
+        if (needs[i].bytes > 0) {
+            result =
+                cudaFuncSetAttribute(needs[i].function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     (int)needs[i].bytes);
+        }
+    }
+    di_free(nodes);
+    return result;
+}
+
 static di_program *recorded(di_backend *be, di_error *err) {
     di_card *c = di_card_of(be);
     cudaGraph_t graph = NULL;
@@ -186,7 +243,12 @@ static di_program *recorded(di_backend *be, di_error *err) {
     cudaError_t result = cudaStreamEndCapture(c->stream, &graph);
     bool ok = result == cudaSuccess && !c->fault_op && p;
     if (ok) {
-        result = cudaGraphInstantiate(&p->exec, graph, 0);
+        c->op = "recorded shared memory";
+        result = allow_shared_memory(graph);
+        if (result == cudaSuccess) {
+            c->op = "instantiation";
+            result = cudaGraphInstantiate(&p->exec, graph, 0);
+        }
         ok = result == cudaSuccess;
         p->scratch_version = c->scratch_version;
     }
@@ -194,8 +256,9 @@ static di_program *recorded(di_backend *be, di_error *err) {
         cudaGraphDestroy(graph);
     }
     if (!ok) {
-        di_fail(err, DI_ERR_INTERNAL, "cuda:%d: %s: %s", c->device,
-                c->fault_op ? c->fault_op : "recording",
+        bool no_memory = c->no_memory > 0 || result == cudaErrorMemoryAllocation;
+        di_fail(err, no_memory ? DI_ERR_NO_MEMORY : DI_ERR_INTERNAL, "cuda:%d: %s: %s", c->device,
+                c->fault_op ? c->fault_op : c->op,
                 cudaGetErrorString(c->fault_op ? c->fault : result));
         c->fault_op = NULL; /* nothing was queued, so nothing is wrong with the card */
         c->no_memory = 0;
