@@ -195,13 +195,12 @@ static bool measured(di_model *m, void (*run)(di_model *m, int64_t tokens), int6
         return m->be->ops->sync(m->be, err); /* taken when it is used, then */
     }
     run(m, tokens);
-    di_program *p = m->queue->recorded(m->be, err);
-    m->queue->program_free(m->be, p);
-    if (!p && err->code != DI_ERR_NO_MEMORY) {
+    bool ok = m->queue->dropped(m->be, err);
+    if (!ok && err->code != DI_ERR_NO_MEMORY) {
         di_log(DI_LOG_WARN, "scratch memory is taken when it is used: %s", err->message);
         return true;
     }
-    return p != NULL;
+    return ok;
 }
 
 /* One sequence with as many rows as there can be, at the end of the longest context. */

@@ -131,6 +131,8 @@ typedef struct di_queue_ops {
      * (scratch memory has moved since): record it anew. */
     bool (*record)(di_backend *be);
     di_program *(*recorded)(di_backend *be, di_error *err);
+    /* Ends a recording that is only to take the scratch memory it needs. */
+    bool (*dropped)(di_backend *be, di_error *err);
     bool (*replay)(di_backend *be, di_program *program);
     void (*program_free)(di_backend *be, di_program *program); /* NULL is allowed */
 

@@ -105,6 +105,7 @@ typedef struct di_card {
     size_t num_tables, table_capacity;
     const di_step *sent;      /* whose copy DI_CARD_USE_STEP holds, told by step_send; or NULL */
     bool recording;           /* between record and recorded */
+    uint64_t recorded_from;   /* scratch_version when the recording began */
     uint64_t scratch_version; /* counts moves of scratch memory */
     di_card_marks marks;
     const char *trap; /* DI_CUDA_TRAP: the op whose kernels shall fail, for tests; or NULL */

@@ -172,6 +172,7 @@ static bool record(di_backend *be) {
     if (c->watch || !di_card_enter(c, "recording")) {
         return false; /* DI_CUDA_SYNC waits after every op: nothing to record */
     }
+    c->recorded_from = c->scratch_version;
     c->recording =
         di_card_check(c, cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeRelaxed));
     return c->recording;
@@ -224,7 +225,9 @@ static cudaError_t allow_shared_memory(cudaGraph_t graph) {
         result = note_need(nodes[i], needs, &count);
     }
     for (int i = 0; i < count && result == cudaSuccess; i++) {
-        if (needs[i].bytes > 0) {
+        struct cudaFuncAttributes now;
+        result = cudaFuncGetAttributes(&now, needs[i].function);
+        if (result == cudaSuccess && (int)needs[i].bytes > now.maxDynamicSharedSizeBytes) {
             result =
                 cudaFuncSetAttribute(needs[i].function, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                      (int)needs[i].bytes);
@@ -234,37 +237,51 @@ static cudaError_t allow_shared_memory(cudaGraph_t graph) {
     return result;
 }
 
-static di_program *recorded(di_backend *be, di_error *err) {
-    di_card *c = di_card_of(be);
+/* Ends the recording; NULL: it came to nothing, and there was a fault. Nothing was queued, so
+ * nothing is wrong with the card: the fault ends here. */
+static cudaGraph_t end_recording(di_card *c, di_error *err) {
     cudaGraph_t graph = NULL;
-    di_program *p = di_calloc(1, sizeof *p);
     c->recording = false;
     c->op = "recording";
-    cudaError_t result = cudaStreamEndCapture(c->stream, &graph);
-    bool ok = result == cudaSuccess && !c->fault_op && p;
-    if (ok) {
-        c->op = "recorded shared memory";
-        result = allow_shared_memory(graph);
-        if (result == cudaSuccess) {
-            c->op = "instantiation";
-            result = cudaGraphInstantiate(&p->exec, graph, 0);
-        }
-        ok = result == cudaSuccess;
-        p->scratch_version = c->scratch_version;
+    di_card_check(c, cudaStreamEndCapture(c->stream, &graph));
+    if (c->fault_op && graph) {
+        cudaGraphDestroy(graph);
+        graph = NULL;
     }
+    return di_card_report(c, err) ? graph : NULL;
+}
+
+static bool dropped(di_backend *be, di_error *err) {
+    cudaGraph_t graph = end_recording(di_card_of(be), err);
     if (graph) {
         cudaGraphDestroy(graph);
     }
-    if (!ok) {
-        bool no_memory = c->no_memory > 0 || result == cudaErrorMemoryAllocation;
-        di_fail(err, no_memory ? DI_ERR_NO_MEMORY : DI_ERR_INTERNAL, "cuda:%d: %s: %s", c->device,
-                c->fault_op ? c->fault_op : c->op,
-                cudaGetErrorString(c->fault_op ? c->fault : result));
-        c->fault_op = NULL; /* nothing was queued, so nothing is wrong with the card */
-        c->no_memory = 0;
-        cudaGetLastError();
-        di_free(p);
-        return NULL;
+    return graph != NULL;
+}
+
+/* A graph whose scratch memory has moved while it was recorded begins with the old one's addresses:
+ * it is never made, and replay() says so. */
+static di_program *recorded(di_backend *be, di_error *err) {
+    di_card *c = di_card_of(be);
+    cudaGraph_t graph = end_recording(c, err);
+    di_program *p = graph ? di_calloc(1, sizeof *p) : NULL;
+    if (graph && !p) {
+        di_fail(err, DI_ERR_NO_MEMORY, "no memory for a recorded step");
+    }
+    if (p && c->recorded_from == c->scratch_version) {
+        c->op = "making a recorded step";
+        if (!di_card_check(c, allow_shared_memory(graph)) ||
+            !di_card_check(c, cudaGraphInstantiate(&p->exec, graph, 0))) {
+            di_card_report(c, err);
+            di_free(p);
+            p = NULL;
+        }
+    }
+    if (p) {
+        p->scratch_version = c->recorded_from;
+    }
+    if (graph) {
+        cudaGraphDestroy(graph);
     }
     return p;
 }
@@ -286,7 +303,9 @@ static void program_free(di_backend *be, di_program *p) {
     if (p) {
         cudaSetDevice(c->device);
         cudaStreamSynchronize(c->stream);
-        cudaGraphExecDestroy(p->exec);
+        if (p->exec) {
+            cudaGraphExecDestroy(p->exec);
+        }
         cudaGetLastError();
         di_free(p);
     }
@@ -449,6 +468,7 @@ const di_queue_ops di_card_queue_ops = {
     .step_send = step_send,
     .record = record,
     .recorded = recorded,
+    .dropped = dropped,
     .replay = replay,
     .program_free = program_free,
     .feed = feed,
