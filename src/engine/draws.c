@@ -10,6 +10,7 @@
 #include "sample/arithmetic.h"
 #include "sample/logprobs.h"
 #include "sample/select.h"
+#include "sample/transform.h"
 
 static void set(uint32_t *mask, int32_t id, bool on) {
     uint32_t bit = (uint32_t)1 << (id % 32);
@@ -28,7 +29,8 @@ static void ban_ending(const di_sample_params *p, uint32_t *mask) {
 /* Allowed tokens, those that would end the answer too early, the grammar: all in one mask. */
 static bool fill_mask(const di_sample_params *p, const di_sample_input *in, di_draw_lists *l,
                       di_draw *d) {
-    bool early = in->num_output < p->min_tokens;
+    di_transform t = {p, in->history, in->grammar_mask, in->num_output};
+    bool early = di_transform_bans_ending(&t, l->vocab_size);
     size_t words = (size_t)l->mask_words;
     d->mask = -1;
     if (!p->allowed_token_ids.ids && !early && !in->grammar_mask) {

@@ -111,7 +111,7 @@ static bool load(di_parts *e, const di_parts_options *o, card_plan *p, di_error 
     p->tables = on_card ? tables : 0;
     stage s = {o, 0, LOAD_STEPS};
     return di_model_load(e->model, on_card, tell, &s, err) &&
-           di_model_measure(e->model, e->max_model_len, err);
+           di_model_measure(e->model, e->max_model_len, o->max_num_seqs, err);
 }
 
 /* The smallest cache makes way for the one that is meant. */

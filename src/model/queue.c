@@ -188,21 +188,6 @@ void di_programs_destroy(di_model *m) {
 
 /* ---- before the first step --------------------------------------------------------------------*/
 
-/* Records what `run` queues and throws it away: the scratch memory it needs stays. */
-static bool measured(di_model *m, void (*run)(di_model *m, int64_t tokens), int64_t tokens,
-                     di_error *err) {
-    if (!m->queue->record(m->be)) {
-        return m->be->ops->sync(m->be, err); /* taken when it is used, then */
-    }
-    run(m, tokens);
-    bool ok = m->queue->dropped(m->be, err);
-    if (!ok && err->code != DI_ERR_NO_MEMORY) {
-        di_log(DI_LOG_WARN, "scratch memory is taken when it is used: %s", err->message);
-        return true;
-    }
-    return ok;
-}
-
 /* One sequence with as many rows as there can be, at the end of the longest context. */
 static void run_longest(di_model *m, int64_t tokens) {
     di_inputs *in = m->in = &m->any;
@@ -222,11 +207,38 @@ static void run_longest(di_model *m, int64_t tokens) {
     di_graph_head(m, logits);
 }
 
-bool di_model_measure(di_model *m, int64_t max_model_len, di_error *err) {
+/* Block tables of as many sequences as there can be, up to 16 MiB of them in all. */
+static void send_largest_step(di_model *m, int64_t tokens, int seqs) {
+    enum { MOST_ENTRIES = 4 << 20 };
+    di_inputs *in = &m->any;
+    int n = seqs < in->max_rows ? seqs : in->max_rows;
+    int64_t fit = (int64_t)(MOST_ENTRIES / n) * DI_BLOCK_TOKENS;
+    for (int i = 0; i <= n; i++) {
+        in->all.seqs[i] = (di_seq_rows){
+            .num_rows = 1, .pos0 = fit < tokens ? fit : tokens, .blocks = nobodys_block};
+    }
+    in->all.step = (di_step){.num_rows = in->max_rows,
+                             .num_seqs = n + 1,
+                             .seqs = in->all.seqs,
+                             .pool = *di_cache_pool(m->cache)};
+    m->queue->step_send(m->be, &in->all.step);
+}
+
+bool di_model_measure(di_model *m, int64_t max_model_len, int max_seqs, di_error *err) {
     if (!m->device_hash && m->hasher.num_layers > 0) {
         return true; /* the host picks rows of tables out: that cannot be recorded */
     }
-    return measured(m, run_longest, max_model_len, err);
+    if (!m->queue->record(m->be)) {
+        return m->be->ops->sync(m->be, err); /* taken when it is used, then */
+    }
+    send_largest_step(m, max_model_len, max_seqs);
+    run_longest(m, max_model_len);
+    bool ok = m->queue->dropped(m->be, err);
+    if (!ok && err->code != DI_ERR_NO_MEMORY) {
+        di_log(DI_LOG_WARN, "scratch memory is taken when it is used: %s", err->message);
+        return true;
+    }
+    return ok;
 }
 
 bool di_model_prepare(di_model *m, int max_seqs, bool *recorded, di_model_progress progress,

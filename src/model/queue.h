@@ -21,7 +21,7 @@ bool di_model_load(di_model *m, bool tables_on_card, di_model_progress progress,
 /* Takes the scratch memory that the largest calls need: max_rows tokens of one sequence, and as
  * many sequences as there can be, at lengths of up to max_model_len. The cache has one block and
  * slot at least. Nothing runs. */
-bool di_model_measure(di_model *m, int64_t max_model_len, di_error *err);
+bool di_model_measure(di_model *m, int64_t max_model_len, int max_seqs, di_error *err);
 
 /* Memory for steps of up to max_seqs rows, one a sequence; then the programs for short sequences.
  * The cache is the one in use from now on. False only with an error: a device that cannot record

@@ -33,8 +33,12 @@ static bool may_go_on(const di_sample_params *p, const uint32_t *mask, int vocab
     return endings < 0;
 }
 
-static bool bans_ending(const di_transform *t) {
+static bool early(const di_transform *t) {
     return t->num_output < t->params->min_tokens;
+}
+
+bool di_transform_bans_ending(const di_transform *t, int vocab_size) {
+    return early(t) && (!t->grammar_mask || may_go_on(t->params, t->grammar_mask, vocab_size));
 }
 
 static bool has_counts(const di_transform *t) {
@@ -43,7 +47,7 @@ static bool has_counts(const di_transform *t) {
 
 bool di_transform_needed(const di_transform *t) {
     const di_sample_params *p = t->params;
-    return p->num_logit_bias || p->allowed_token_ids.ids || p->num_bad_words || bans_ending(t) ||
+    return p->num_logit_bias || p->allowed_token_ids.ids || p->num_bad_words || early(t) ||
            t->grammar_mask || has_counts(t);
 }
 
@@ -120,7 +124,7 @@ void di_transform_row(const di_transform *t, const di_row_kernels *kernels, cons
     copy_allowed(t->params, logits, vocab_size, out);
     add_bias(t->params, out);
     ban_bad_words(t, out);
-    if (bans_ending(t) && (!t->grammar_mask || may_go_on(t->params, t->grammar_mask, vocab_size))) {
+    if (di_transform_bans_ending(t, vocab_size)) {
         ban_ending(t->params, out);
     }
     if (t->grammar_mask) {

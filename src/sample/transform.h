@@ -17,6 +17,9 @@ typedef struct di_transform {
 /* False if the row stays as it is, so that no copy is needed. */
 bool di_transform_needed(const di_transform *t);
 
+/* Whether tokens that end the answer are banned here: min_tokens, where a grammar leaves others. */
+bool di_transform_bans_ending(const di_transform *t, int vocab_size);
+
 /* out: f32 [vocab_size], the transformed copy of logits (finite or -infinity). Finite values stay
  * finite: results beyond float32 become its largest magnitude. */
 void di_transform_row(const di_transform *t, const di_row_kernels *kernels, const float *logits,

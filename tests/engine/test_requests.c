@@ -340,6 +340,7 @@ static void test_logprobs_are_those_of_the_logits(void **state) {
     di_error err = {0};
     di_parts parts;
     di_parts_options o = {.model = "models/demo",
+                          .backend = demo_options().backend,
                           .threads = 1,
                           .max_num_seqs = 1,
                           .max_rows = 64,

@@ -8,6 +8,7 @@
 #include "engine/parts.h"
 #include "model/graph.h"
 #include "model/queue.h"
+#include "ops/cuda/cuda.h"
 #include "support/cmocka.h"
 #include "support/mirror.h"
 
@@ -239,9 +240,99 @@ static void test_hashes(void **unused) {
     q->args_destroy(be, tokens);
 }
 
+/* ---- n-gram tables ----------------------------------------------------------------------------*/
+
+enum { T_ROWS = 500, T_WIDTH = 64, T_COLUMNS = 6, T_TOKENS = 40, T_HC = 2, T_D = 96 };
+
+/* Random bytes without NaN codes. */
+static uint8_t *codes(size_t n, int low, int high) {
+    uint8_t *p = test_malloc(n);
+    for (size_t i = 0; i < n; i++) {
+        int b = low + below(high - low + 1);
+        p[i] = (uint8_t)((b & 0x7f) == 0x7f ? 0 : b);
+    }
+    return p;
+}
+
+static di_bf16 *values(size_t n) {
+    di_bf16 *p = test_malloc(n * sizeof *p);
+    for (size_t i = 0; i < n; i++) {
+        p[i] = di_bf16_from_f32((float)(below(2001) - 1000) / 500);
+    }
+    return p;
+}
+
+/* h after the op, with the table on the card (1), in the host's locked memory (0), or not loaded,
+ * so that the host picks its rows (-1). */
+static void look_up(int on_card, const di_tensor *table, const di_tensor *wkv,
+                    const di_tensor *norm, const int64_t *rows, const di_bf16 *h, di_bf16 *out) {
+    di_error err;
+    size_t bytes = (size_t)T_TOKENS * T_HC * T_D * sizeof *h;
+    di_backend *be = di_cuda_create(0, &err);
+    assert_non_null(be);
+    int64_t *args = be->ops->queue->args_create(be, T_TOKENS * T_COLUMNS * sizeof *args);
+    di_bf16 *there = be->ops->alloc(be, bytes);
+    assert_non_null(args);
+    assert_non_null(there);
+    memcpy(args, rows, T_TOKENS * T_COLUMNS * sizeof *args);
+    be->ops->queue->args_send(be, args, T_TOKENS * T_COLUMNS * sizeof *args);
+    be->ops->upload(be, there, h, bytes);
+    if (on_card >= 0) {
+        assert_true(be->ops->queue->load_ngrams(be, table, on_card));
+    }
+    be->ops->engram(be, on_card >= 0 ? args : rows, T_TOKENS, T_COLUMNS, table, wkv, norm, norm,
+                    T_HC, T_D, 1e-6f, there);
+    be->ops->download(be, out, there, bytes);
+    if (!be->ops->sync(be, &err)) {
+        give_up_on(&err);
+    }
+    be->ops->free(be, there);
+    be->ops->destroy(be);
+}
+
+static void test_tables_are_read_wherever_they_lie(void **unused) {
+    (void)unused;
+    enum { K = T_WIDTH * T_COLUMNS, M = (T_HC + 1) * T_D, CELLS = T_TOKENS * T_HC * T_D };
+    int64_t rows[T_TOKENS * T_COLUMNS];
+    static di_bf16 found[3][CELLS];
+    if (!card_under_test()) {
+        skip();
+    }
+    uint8_t *data = codes((size_t)T_ROWS * T_WIDTH, 0, 255);
+    uint8_t *scale = codes((size_t)T_ROWS * T_WIDTH / 32, 120, 126);
+    uint8_t *product = codes((size_t)M * K, 0, 255),
+            *w_scale = codes((size_t)M * K / 1024, 120, 124);
+    di_bf16 *h = values(CELLS), *norm_values = values((size_t)T_HC * T_D);
+    di_tensor table = {.dtype = DI_F8_E4M3, .rank = 2, .shape = {T_ROWS, T_WIDTH}, .data = data};
+    table.scale = scale;
+    table.scale_block[0] = 1;
+    table.scale_block[1] = 32;
+    di_tensor wkv = {
+        .dtype = DI_F8_E4M3, .rank = 2, .shape = {M, K}, .data = product, .scale = w_scale};
+    wkv.scale_block[0] = wkv.scale_block[1] = 32;
+    di_tensor norm = {.dtype = DI_BF16, .rank = 2, .shape = {T_HC, T_D}, .data = norm_values};
+    for (int i = 0; i < T_TOKENS * T_COLUMNS; i++) {
+        rows[i] = i / T_COLUMNS % 7 == 3 ? -1 : below(T_ROWS);
+    }
+    for (int i = 0; i < 3; i++) {
+        look_up(i - 1, &table, &wkv, &norm, rows, h, found[i]);
+    }
+    assert_memory_equal(found[1], found[0], sizeof found[0]);
+    assert_memory_equal(found[2], found[0], sizeof found[0]);
+    assert_memory_not_equal(found[0], h, sizeof found[0]);
+    assert_memory_equal(found[0] + 3 * T_HC * T_D, h + 3 * T_HC * T_D, T_HC * T_D * sizeof *h);
+    test_free(data);
+    test_free(scale);
+    test_free(product);
+    test_free(w_scale);
+    test_free(h);
+    test_free(norm_values);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_hashes),
+        cmocka_unit_test(test_tables_are_read_wherever_they_lie),
         cmocka_unit_test(test_queued_steps_give_the_same_bits),
         cmocka_unit_test(test_nothing_waits_inside_a_step),
     };

@@ -87,7 +87,9 @@ void di_card_table_load(di_card *c, const di_tensor *table, bool on_card) {
     c->tables = tables;
     di_card_table t = {.host = table->data, .kind = DI_TABLE_CARD};
     bool ok = on_card && load_as(c, &t, table);
-    if (!ok) { /* as the file's pages where they are, else as a copy of them */
+    /* The file's pages where they are, if its codes can be read 8 at a time; else a copy of them.
+     */
+    if (!ok && (uintptr_t)table->data % 8 == 0) {
         t.kind = DI_TABLE_REGISTERED;
         ok = load_as(c, &t, table);
     }
@@ -174,7 +176,8 @@ static bool find_parts(di_card *c, const di_tensor *wkv, const di_tensor *q_weig
     if (!p->qw || !p->kw || !di_card_matrix(c, wkv, &p->wkv)) {
         return false;
     }
-    p->prepared = di_card_scratch(c, DI_CARD_USE_X, most, (size_t)p->wkv.kp * sizeof *p->prepared);
+    p->prepared =
+        di_card_scratch(c, DI_CARD_USE_X, dk_prepared_values(most, p->wkv.k), sizeof *p->prepared);
     p->kv = di_card_scratch(c, DI_CARD_USE_Y, most, (size_t)p->wkv.rows * sizeof *p->kv);
     return p->prepared && p->kv;
 }
