@@ -105,7 +105,7 @@ static void draft_stage(visitor *v, const di_draft_weights *w) {
     matrix(v, &w->main_proj);
     array(v, &w->main_norm);
     array(v, &w->norm);
-    matrix(v, &w->markov_embed);
+    array(v, &w->markov_embed);
     matrix(v, &w->markov_head);
 }
 
@@ -127,7 +127,7 @@ static void walk(const di_model *m, visitor *v, di_model_progress progress, void
     const di_weights *w = m->w;
     int stages = m->o.drafts ? c->num_nextn_predict_layers : 0;
     int total = c->num_hidden_layers + stages;
-    matrix(v, &w->embed);
+    array(v, &w->embed); /* rows are looked up: as they are stored */
     matrix(v, &w->head);
     array(v, &w->norm);
     hashing(v, &m->hasher);

@@ -317,8 +317,18 @@ static void test_tables_are_read_wherever_they_lie(void **unused) {
     for (int i = 0; i < 3; i++) {
         look_up(i - 1, &table, &wkv, &norm, rows, h, found[i]);
     }
-    assert_memory_equal(found[1], found[0], sizeof found[0]);
-    assert_memory_equal(found[2], found[0], sizeof found[0]);
+    for (int i = 1; i < 3; i++) {
+        int differ = 0, first = -1;
+        for (int k = 0; k < CELLS; k++) {
+            differ += found[i][k] != found[0][k];
+            first = first < 0 && differ ? k : first;
+        }
+        if (differ) {
+            fail_msg("%s: %d of %d values differ, the first is number %d of token %d",
+                     i == 1 ? "in the host's memory" : "on the card", differ, CELLS,
+                     first % (T_HC * T_D), first / (T_HC * T_D));
+        }
+    }
     assert_memory_not_equal(found[0], h, sizeof found[0]);
     assert_memory_equal(found[0] + 3 * T_HC * T_D, h + 3 * T_HC * T_D, T_HC * T_D * sizeof *h);
     test_free(data);

@@ -357,7 +357,7 @@ bool di_card_matrix(di_card *c, const di_tensor *w, dk_matrix *out) {
     di_card_weight *known = find_weight(c, w->data);
     if (known) {
         *out = known->matrix;
-        return true;
+        return out->rows > 0 || di_card_check(c, cudaErrorInvalidValue); /* stored as an array */
     }
     dk_matrix m = shape_of(w);
     m.data = take_weight(c, dk_matrix_bytes(&m));
@@ -370,6 +370,10 @@ bool di_card_matrix(di_card *c, const di_tensor *w, dk_matrix *out) {
 
 const void *di_card_array(di_card *c, const void *host, size_t bytes) {
     di_card_weight *known = find_weight(c, host);
+    if (known && known->matrix.rows > 0) { /* packed: no array */
+        di_card_check(c, cudaErrorInvalidValue);
+        return NULL;
+    }
     if (known) {
         return known->matrix.data;
     }

@@ -43,22 +43,53 @@ static const uint8_t *settle(di_card *c, di_card_table *t, int i, const void *ho
                  cudaSuccess;
         return ok ? t->owned[i] : NULL;
     }
-    if (t->kind == DI_TABLE_COPY) {
-        ok = cudaHostAlloc(&t->owned[i], bytes, cudaHostAllocMapped) == cudaSuccess;
-        if (ok) {
-            memcpy(t->owned[i], host, bytes);
-        }
-        ok = ok && cudaHostGetDevicePointer(&seen, t->owned[i], 0) == cudaSuccess;
-        return ok ? seen : NULL;
+    ok = cudaHostAlloc(&t->owned[i], bytes, cudaHostAllocMapped) == cudaSuccess;
+    if (ok) {
+        memcpy(t->owned[i], host, bytes);
     }
-    /* Whole pages around a part of a mapped file. */
-    size_t page = (size_t)sysconf(_SC_PAGESIZE), lead = (size_t)(uintptr_t)host % page;
-    char *from = (char *)host - lead;
+    ok = ok && cudaHostGetDevicePointer(&seen, t->owned[i], 0) == cudaSuccess;
+    return ok ? seen : NULL;
+}
+
+/* Locks the pages of a mapped file that hold codes and scales. Where these lie close together, they
+ * are locked as one, for no page can be locked twice. */
+static bool lock_pages(di_card_table *t, int i, const char *begin, const char *end,
+                       const uint8_t **seen) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), lead = (size_t)(uintptr_t)begin % page;
+    char *from = (char *)begin - lead;
+    size_t bytes = ((size_t)(end - from) + page - 1) / page * page;
     unsigned flags = cudaHostRegisterMapped | cudaHostRegisterReadOnly;
-    ok = cudaHostRegister(from, (bytes + lead + page - 1) / page * page, flags) == cudaSuccess;
+    void *there = NULL;
+    bool ok = cudaHostRegister(from, bytes, flags) == cudaSuccess;
     t->owned[i] = ok ? from : NULL;
-    ok = ok && cudaHostGetDevicePointer(&seen, from, 0) == cudaSuccess;
-    return ok ? (const uint8_t *)seen + lead : NULL;
+    ok = ok && cudaHostGetDevicePointer(&there, from, 0) == cudaSuccess;
+    *seen = ok ? (const uint8_t *)there + lead : NULL;
+    return ok;
+}
+
+static bool register_pages(di_card_table *t, const di_tensor *table) {
+    enum { CLOSE = 1 << 24 };
+    size_t bytes[2];
+    const uint8_t *seen;
+    table_bytes(table, bytes);
+    const char *codes = table->data, *scales = (const char *)table->scale;
+    const char *low = codes < scales ? codes : scales;
+    const char *codes_end = codes + bytes[0], *scales_end = scales + bytes[1];
+    const char *high = codes_end > scales_end ? codes_end : scales_end;
+    bool ok;
+    if ((size_t)(high - low) <= bytes[0] + bytes[1] + CLOSE) {
+        ok = lock_pages(t, 0, low, high, &seen);
+        t->data = ok ? seen + (codes - low) : NULL;
+        t->scale = ok ? seen + (scales - low) : NULL;
+    } else {
+        ok = lock_pages(t, 0, codes, codes_end, &t->data) &&
+             lock_pages(t, 1, scales, scales_end, &t->scale);
+    }
+    if (!ok) {
+        give_back(t);
+    }
+    cudaGetLastError();
+    return ok;
 }
 
 static bool load_as(di_card *c, di_card_table *t, const di_tensor *table) {
@@ -87,11 +118,9 @@ void di_card_table_load(di_card *c, const di_tensor *table, bool on_card) {
     c->tables = tables;
     di_card_table t = {.host = table->data, .kind = DI_TABLE_CARD};
     bool ok = on_card && load_as(c, &t, table);
-    /* The file's pages where they are, if its codes can be read 8 at a time; else a copy of them.
-     */
-    if (!ok && (uintptr_t)table->data % 8 == 0) {
+    if (!ok) { /* as the file's pages where they are, else as a copy of them */
         t.kind = DI_TABLE_REGISTERED;
-        ok = load_as(c, &t, table);
+        ok = register_pages(&t, table);
     }
     if (!ok) {
         t.kind = DI_TABLE_COPY;
@@ -216,8 +245,10 @@ static void engram_picked(di_card *c, const engram_call *e, int n, size_t most,
 static void engram_gathered(di_card *c, const di_card_table *table, const engram_call *e,
                             const int64_t *rows, int n, int most, const engram_parts *p, int hc,
                             int d, float eps, di_bf16 *h) {
-    int32_t *tokens = di_card_scratch(c, DI_CARD_USE_LIST, (size_t)most, sizeof *tokens);
-    for (int t = 0; tokens && t < n; t += most) {
+    size_t k = (size_t)e->columns * (size_t)e->width, tokens = (size_t)most;
+    int32_t *list = di_card_scratch(c, DI_CARD_USE_LIST, tokens, sizeof *list);
+    uint8_t *codes = di_card_scratch(c, DI_CARD_USE_HOST, tokens, k + k / 32);
+    for (int t = 0; list && codes && t < n; t += most) {
         int count = n - t < most ? n - t : most;
         dk_ngram_rows r = {
             .data = table->data,
@@ -226,13 +257,15 @@ static void engram_gathered(di_card *c, const di_card_table *table, const engram
             .columns = e->columns,
             .width = e->width,
             .first = t,
-            .out = p->prepared,
-            .tokens = tokens,
+            .codes = codes,
+            .scales = codes + tokens * k,
+            .tokens = list,
         };
         dk_gather_ngrams(c->stream, &r, count);
+        dk_engram_rows(c->stream, r.codes, r.scales, count, (int)k, p->prepared);
         dk_linear(c->stream, &p->wkv, p->prepared, count, 1,
                   (dk_result){.yb = p->kv, .ldy = (size_t)p->wkv.rows});
-        dk_engram_gate(c->stream, tokens, count, p->kv, p->qw, p->kw, hc, d, eps, h);
+        dk_engram_gate(c->stream, list, count, p->kv, p->qw, p->kw, hc, d, eps, h);
     }
 }
 

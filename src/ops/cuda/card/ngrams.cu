@@ -64,40 +64,35 @@ void dk_hash_ngrams(cudaStream_t s, const dk_ngram_hash *h, int n) {
 
 /* ---- rows of a table -------------------------------------------------------------------------*/
 
-/* A thread takes 8 neighbouring values of a token: a warp reads whole runs of 256 bytes, and what is
- * written are the pieces that prepared activations are made of (common.cuh). Grid: tokens, values /
- * (8 * 128). */
-static __global__ void __launch_bounds__(128) gather_ngrams(dk_ngram_rows r, int n) {
-    int token = blockIdx.x, k = r.columns * r.width;
-    int at = (blockIdx.y * 128 + threadIdx.x) * 8;
-    const int64_t *rows = r.rows + (size_t)token * r.columns;
-    bool none = rows[0] < 0;
-    if (blockIdx.y == 0 && threadIdx.x == 0) {
+/* A block copies one row's codes and scales, 8 bytes a thread where they lie so, to where those of
+ * all tokens lie side by side; a token that looks nothing up gets zeros. Grid: columns, tokens. */
+static __global__ void __launch_bounds__(64) gather_ngrams(dk_ngram_rows r) {
+    int column = blockIdx.x, token = blockIdx.y, scales = r.width / 32;
+    int64_t row = r.rows[(size_t)token * r.columns + column];
+    size_t place = (size_t)token * r.columns + column;
+    const uint8_t *data = r.data + (size_t)row * r.width, *scale = r.scale + (size_t)row * scales;
+    uint8_t *codes = r.codes + place * r.width, *to = r.scales + place * scales;
+    bool none = row < 0;
+    if (column == 0 && threadIdx.x == 0) {
         r.tokens[token] = none ? -1 : r.first + token;
     }
-    if (at >= (int)dk_prepared_values(1, k)) {
-        return;
+    bool whole = (((size_t)r.data | (size_t)r.codes | (size_t)r.width) & 7) == 0;
+    for (int i = threadIdx.x; whole && i < r.width / 8; i += blockDim.x) {
+        ((uint2 *)codes)[i] = none ? make_uint2(0, 0) : ((const uint2 *)data)[i];
     }
-    __align__(16) dk_bf16 v[8] = {};
-    if (!none && at < k) {
-        int64_t row = rows[at / r.width];
-        int in = at % r.width;
-        uint2 codes = *(const uint2 *)(r.data + (size_t)row * r.width + in);
-        float scale = e8m0_value(r.scale[(size_t)row * (r.width / 32) + in / 32]);
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            v[i] = to_bf16(e4m3_value((i < 4 ? codes.x : codes.y) >> 8 * (i % 4) & 255) * scale);
-        }
+    for (int i = threadIdx.x; !whole && i < r.width; i += blockDim.x) {
+        codes[i] = none ? 0 : data[i];
     }
-    *(uint4 *)(r.out + prepared_at(n, token, at)) = *(const uint4 *)v;
+    for (int i = threadIdx.x; i < scales; i += blockDim.x) {
+        to[i] = none ? 0 : scale[i];
+    }
 }
 
 void dk_gather_ngrams(cudaStream_t s, const dk_ngram_rows *r, int n) {
-    int values = (int)dk_prepared_values(1, r->columns * r->width);
-    gather_ngrams<<<dim3(n, blocks_for(values, 1024)), 128, 0, s>>>(*r, n);
+    gather_ngrams<<<dim3(r->columns, n), 64, 0, s>>>(*r);
 }
 
-/* The same for rows that the host has picked out. */
+/* Rows side by side -> prepared activations. */
 static __global__ void engram_rows(const uint8_t *codes, const uint8_t *scales, int n, int k,
                                    long long cells, dk_bf16 *out) {
     long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;

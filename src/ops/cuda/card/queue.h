@@ -26,14 +26,15 @@ typedef struct dk_ngram_hash {
 void dk_hash_ngrams(cudaStream_t s, const dk_ngram_hash *h, int n);
 void dk_feed(cudaStream_t s, int32_t *tokens, const int32_t *source, int n, const int32_t *drawn);
 
-/* Codes E4M3 [rows, width] and scales E8M0 [rows, width / 32] of the rows that n tokens look up ->
- * prepared activations of n rows; zeros for tokens that look nothing up, whose place
- * in `tokens` gets -1, else the token's own number from `first` on. */
+/* Codes E4M3 [rows, width] and scales E8M0 [rows, width / 32] of the rows that n tokens look up, as
+ * dk_engram_rows takes them: [n, columns, width] and [n, columns, width / 32]. Zeros for tokens
+ * that look nothing up, whose place in `tokens` gets -1, else the token's number from `first` on.
+ */
 typedef struct dk_ngram_rows {
     const uint8_t *data, *scale;
     const int64_t *rows; /* [n, columns] */
     int columns, width, first;
-    uint16_t *out;
+    uint8_t *codes, *scales;
     int32_t *tokens; /* [n] */
 } dk_ngram_rows;
 void dk_gather_ngrams(cudaStream_t s, const dk_ngram_rows *r, int n);
