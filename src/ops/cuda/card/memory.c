@@ -304,7 +304,11 @@ static bool keep_weight(di_card *c, const void *host, const dk_matrix *m) {
     return true;
 }
 
+/* The driver copies no range that lies partly in locked pages, as an n-gram table's may be. */
 static bool copy_bytes(di_card *c, void *to, const void *from, size_t bytes) {
+    if (c->num_tables > 0) {
+        return di_card_upload(c, to, from, bytes);
+    }
     return bytes == 0 ||
            di_card_check(c, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, c->stream));
 }
