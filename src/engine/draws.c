@@ -42,8 +42,9 @@ static bool fill_mask(const di_sample_params *p, const di_sample_input *in, di_d
     d->mask = l->num_masks++;
     uint32_t *mask = l->masks + (size_t)d->mask * words;
     memset(mask, p->allowed_token_ids.ids ? 0 : 0xff, words * sizeof *mask);
-    for (size_t i = 0; i < p->allowed_token_ids.count; i++) {
-        set(mask, p->allowed_token_ids.ids[i], true);
+    const int32_t *allowed = p->allowed_token_ids.ids;
+    for (size_t i = 0; allowed && i < p->allowed_token_ids.count; i++) {
+        set(mask, allowed[i], true);
     }
     if (early) {
         ban_ending(p, mask);
