@@ -27,28 +27,42 @@ struct di_peers {
     atomic_bool stops;
 };
 
-/* Who has closed one end is asked whether the other is open. Under no lock but the generation's,
- * and only while nothing else may be writing to the socket. */
-static bool probe(di_generation *g, int fd, bool interim) {
+typedef enum probe_result {
+    PROBE_SENT,  /* or not needed any more */
+    PROBE_LATER, /* somebody may be writing to the socket */
+    PROBE_GONE,
+} probe_result;
+
+/* Who has closed one end is asked whether the other is open. Nothing but the generation's lock
+ * keeps the connection asleep meanwhile, and only then may its socket be written to. */
+static probe_result ask(di_generation *g, int fd, bool interim) {
     static const char response[] = "HTTP/1.1 102 Processing\r\n\r\n";
-    bool gone = false;
-    pthread_mutex_lock(&g->lock);
-    if (!g->over && !g->gone) {
-        if (g->opened) {
-            if (g->stream && di_stream_text(&g->bytes, ": probe\n\n", NULL) && g->wake) {
-                void (*wake)(void *) = g->wake;
-                g->wake = NULL;
-                wake(g->wake_context);
-            }
-        } else if (!interim) {
-            gone = true;
-        } else if (g->wake) { /* its connection sleeps */
-            gone = send(fd, response, sizeof response - 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 &&
-                   errno != EAGAIN;
-        }
+    if (g->over || g->gone) {
+        return PROBE_SENT;
     }
+    if (g->opened) { /* whole answers are over by then */
+        if (di_stream_text(&g->bytes, ": probe\n\n", NULL) && g->wake) {
+            void (*wake)(void *) = g->wake;
+            g->wake = NULL;
+            wake(g->wake_context);
+        }
+        return PROBE_SENT;
+    }
+    if (!interim) {
+        return PROBE_GONE;
+    }
+    if (!g->wake) {
+        return PROBE_LATER;
+    }
+    ssize_t sent = send(fd, response, sizeof response - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+    return sent < 0 && errno != EAGAIN ? PROBE_GONE : PROBE_SENT;
+}
+
+static probe_result probe(di_generation *g, int fd, bool interim) {
+    pthread_mutex_lock(&g->lock);
+    probe_result result = ask(g, fd, interim);
     pthread_mutex_unlock(&g->lock);
-    return gone;
+    return result;
 }
 
 static void on_event(di_peers *w, uint64_t which, uint32_t events) {
@@ -60,7 +74,11 @@ static void on_event(di_peers *w, uint64_t which, uint32_t events) {
     if (p && p->serial == serial && p->generation) {
         g = p->generation;
         di_generation_keep(g);
-        gone = gone || probe(g, p->fd, p->interim); /* under the lock: its socket stays ours */
+        if (!gone) { /* under the lock: its socket stays ours */
+            probe_result result = probe(g, p->fd, p->interim);
+            p->ask_again = result == PROBE_LATER;
+            gone = result == PROBE_GONE;
+        }
     }
     pthread_mutex_unlock(&w->lock);
     if (g) {
@@ -68,6 +86,22 @@ static void on_event(di_peers *w, uint64_t which, uint32_t events) {
             di_generation_abandon(g);
         }
         di_generation_release(g);
+    }
+}
+
+/* Those that could not be asked when they closed their end. */
+static void ask_again(di_peers *w) {
+    uint64_t late[EVENTS];
+    int n = 0;
+    pthread_mutex_lock(&w->lock);
+    for (uint32_t i = 0; i < w->max && n < EVENTS; i++) {
+        if (w->peers[i] && w->peers[i]->ask_again) {
+            late[n++] = (uint64_t)w->peers[i]->serial << 32 | i;
+        }
+    }
+    pthread_mutex_unlock(&w->lock);
+    for (int i = 0; i < n; i++) {
+        on_event(w, late[i], 0);
     }
 }
 
@@ -97,6 +131,7 @@ static void *run(void *context) {
         }
         if (di_now() >= next) {
             end_late(w);
+            ask_again(w);
             next = di_now() + TICK_MS / 1e3;
         }
     }
@@ -211,6 +246,7 @@ void di_peers_begin(di_peers *w, di_peer *p, di_generation *g, bool interim) {
     pthread_mutex_lock(&w->lock);
     p->generation = g;
     p->interim = interim;
+    p->ask_again = false;
     struct epoll_event e = {.events = EPOLLRDHUP | EPOLLET,
                             .data.u64 = (uint64_t)p->serial << 32 | p->slot};
     epoll_ctl(w->epoll, EPOLL_CTL_ADD, p->fd, &e); /* without it a failed write tells, later */
@@ -224,6 +260,7 @@ void di_peers_end(di_peers *w, di_peer *p) {
     pthread_mutex_lock(&w->lock);
     di_generation *g = p->generation;
     p->generation = NULL;
+    p->ask_again = false;
     if (g) {
         epoll_ctl(w->epoll, EPOLL_CTL_DEL, p->fd, NULL);
     }

@@ -18,6 +18,7 @@ typedef struct di_peer {
     uint32_t slot, serial;
     double deadline;           /* when what is being read must be there; 0: never */
     di_generation *generation; /* held while it is watched */
+    bool ask_again;            /* has closed one end and could not be asked about the other */
     bool interim;              /* the client knows interim responses (HTTP/1.1) */
 } di_peer;
 

@@ -209,7 +209,7 @@ def test_client_that_leaves_is_cancelled_at_once(folder):
             start = time.monotonic()
             reset(c) if how == "reset" else c.close()
             s.settled(cancelled=before + 1, running=0)
-            assert time.monotonic() - start < 1, how
+            assert time.monotonic() - start < 5, how
             # before anything has been answered, streamed and whole
             for stream in (True, False):
                 c = s.connect()
@@ -219,7 +219,7 @@ def test_client_that_leaves_is_cancelled_at_once(folder):
                 start = time.monotonic()
                 reset(c) if how == "reset" else c.close()
                 s.settled(cancelled=before + 1, running=0)
-                assert time.monotonic() - start < 1, (how, stream)
+                assert time.monotonic() - start < 5, (how, stream)
         alive(s)
 
 
