@@ -327,6 +327,11 @@ def test_openai_client_on_the_model(folder):
             max_tokens=200)
         call = answer.choices[0].message.tool_calls[0]
         assert call.function.name == "weather"
+        thought = c.chat.completions.create(
+            model=MODEL, messages=user("How is the weather in Paris?"), temperature=0, tools=tools,
+            tool_choice="required", parallel_tool_calls=False, max_tokens=400)
+        message = thought.choices[0].message
+        assert message.reasoning_content and message.tool_calls[0].function.name == "weather"
         assert isinstance(json.loads(call.function.arguments)["city"], str)
 
 

@@ -630,7 +630,7 @@ static bool read_tools(di_reading *x) {
     return x->tools && di_check_tool_names(x);
 }
 
-/* "any" is as "auto": a call cannot be enforced in thinking mode, and is not here either. */
+/* To the recipe "any" is as "auto". */
 static bool read_tool_choice(di_reading *x) {
     static const char *const types[] = {"auto", "any", "tool", "none"};
     const di_value *choice;
@@ -642,7 +642,7 @@ static bool read_tool_choice(di_reading *x) {
         return false;
     }
     x->choice = type == 3 ? DI_CHOICE_NONE : DI_CHOICE_AUTO;
-    if (type == 1 && x->o->server && x->thinking == 0) {
+    if (type == 1 && x->o->server) {
         x->choice = DI_CHOICE_REQUIRED;
     }
     if (type == 2) {

@@ -17,7 +17,8 @@ typedef struct di_reading {
     const di_tool **by_name; /* the same, sorted, once their names are checked */
     size_t tool_count;
     di_tool_choice choice;
-    bool choice_named; /* one tool must be called: choice_name */
+    bool required_later; /* a call must come, behind the reasoning */
+    bool choice_named;   /* one tool must be called: choice_name */
     di_str choice_name;
     bool strict_schema;            /* of the response format */
     bool lower_max_tokens;         /* what is above the bound is lowered, not refused */

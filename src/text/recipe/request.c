@@ -322,6 +322,10 @@ static bool resolve_choice(di_reading *x) {
                            di_str_shown(x->choice_name, 128), x->choice_name.data);
         }
     }
+    if (c->choice == DI_CHOICE_REQUIRED && c->thinking && x->o->server) {
+        c->choice = DI_CHOICE_AUTO; /* the prompt cannot open the block: the constraint must */
+        x->required_later = true;
+    }
     if (c->choice == DI_CHOICE_REQUIRED && c->thinking) {
         return di_fail(x->err, DI_ERR_ARGUMENT, "Thinking mode does not support this tool_choice");
     }
@@ -382,10 +386,10 @@ static bool constrain_to_tools(di_reading *x) {
         write_tool(&w, &c->tools[i]);
     }
     di_write_close(&w, ']');
-    bool ok = !w.failed &&
-              keep_constraint(x, &text,
-                              c->choice == DI_CHOICE_REQUIRED ? DI_CONSTRAINT_TOOL_CALL_REQUIRED
-                                                              : DI_CONSTRAINT_TOOL_CALL);
+    bool ok = !w.failed && keep_constraint(x, &text,
+                                           c->choice == DI_CHOICE_REQUIRED || x->required_later
+                                               ? DI_CONSTRAINT_TOOL_CALL_REQUIRED
+                                               : DI_CONSTRAINT_TOOL_CALL);
     di_buffer_free(&text);
     return ok;
 }
