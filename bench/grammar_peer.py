@@ -35,14 +35,15 @@ stop = tokenizer.token_to_id("<｜end▁of▁sentence｜>")
 with open(schemas, encoding="utf-8") as f:
     items = [json.loads(line) for line in f]
 for item in items:
-    texts = [json.dumps(t["data"], ensure_ascii=False, separators=(",", ":"))
-             for t in item["tests"] if t["valid"]]
-    item["ids"] = [tokenizer.encode(t, add_special_tokens=False).ids for t in texts]
+    for valid in (True, False):
+        texts = [json.dumps(t["data"], ensure_ascii=False, separators=(",", ":"))
+                 for t in item["tests"] if t["valid"] == valid]
+        item[valid] = [tokenizer.encode(t, add_special_tokens=False).ids for t in texts]
 
 
-def run(name, compile_, start, mask, push):
+def run(name, compile_, start, mask, push, ended):
     """compile_(text) -> grammar or an exception; start(grammar) -> matcher."""
-    compiles, masks, refused, wrong = [], [], 0, 0
+    compiles, masks, refused, wrong, let_in = [], [], 0, 0, 0
     for item in items:
         text, best, times = json.dumps(item["schema"]), float("inf"), None
         for _ in range(PASSES):
@@ -54,7 +55,7 @@ def run(name, compile_, start, mask, push):
                 break
             best = min(best, now() - begin)
             found, bad = [], 0
-            for ids in item["ids"]:
+            for ids in item[True]:
                 matcher = start(grammar)
                 for token in ids:
                     begin = now()
@@ -70,6 +71,9 @@ def run(name, compile_, start, mask, push):
             compiles.append(best * 1e6)
             masks += [t * 1e6 for t in times]
             wrong += bad
+            for ids in item[False]:
+                matcher = start(grammar)
+                let_in += all(push(matcher, token) for token in ids) and ended(matcher)
     for what, us in (("compile", compiles), ("mask", masks)):
         us.sort()
         at = {k: us[min(len(us) - 1, int(share * len(us)))] for k, share in SHARES.items()}
@@ -77,7 +81,8 @@ def run(name, compile_, start, mask, push):
               "".join(f"  {k} {v:9.2f}" for k, v in at.items()) + " us", flush=True)
         print(f"{name:12} {what:8} over ours:" + " " * 22 + "".join(
             f"  {k} {at[k] / max(float(ours[what][k]), .01):8.1f}x" for k in at), flush=True)
-    print(f"{name:12} {refused} schemas refused, {wrong} valid instances refused", flush=True)
+    print(f"{name:12} {refused} schemas refused, {wrong} valid instances refused, "
+          f"{let_in} invalid accepted", flush=True)
 
 
 def with_llguidance():
@@ -95,7 +100,7 @@ def with_llguidance():
 
     run("llguidance", compile_, start,
         lambda m: llguidance.numpy.fill_next_token_bitmask(m, bitmask),
-        lambda m, t: m.consume_token(t))
+        lambda m, t: m.consume_token(t), lambda m: m.is_accepting())
 
 
 def with_xgrammar():
@@ -105,7 +110,7 @@ def with_xgrammar():
     bitmask = xgr.allocate_token_bitmask(1, size)
     run("xgrammar", lambda s: compiler.compile_json_schema(s, strict_mode=False),
         xgr.GrammarMatcher, lambda m: m.fill_next_token_bitmask(bitmask),
-        lambda m, t: m.accept_token(t))
+        lambda m, t: m.accept_token(t), lambda m: m.accept_token(stop))
 
 
 print(f"llguidance {llguidance.__version__ if hasattr(llguidance, '__version__') else ''}, "

@@ -94,6 +94,12 @@ static void test_faults_of_other_engines_are_not_ours(void **state) {
         {"{'type':'integer','minimum':-9223372036854775808}",
          {"-9223372036854775808"},
          {"-9223372036854775809"}},
+        {"{'pattern':'^\\\\S+$'}", {"'['", "'a[b'"}, {"' '", "'a\\n'"}},
+        {"{'type':'array','minItems':2,'items':{'type':'object','required':['id'],'properties':"
+         "{'id':{'type':'integer'}}}}",
+         {"[{'id':1},{'id':2}]"},
+         {"[{'id':1}]", "[]"}},
+        {"{'enum':['a','ab','abc'],'maxLength':2}", {"'a'", "'ab'"}, {"'abc'"}},
         {"{'type':'string'}",
          {"'\\ud83d\\ude0a'", "'\\u0041'"},
          {"'\\ud83d'", "'\\udc00'", "'\\x'"}},
@@ -215,6 +221,7 @@ static void test_what_cannot_be_is_refused_with_its_place(void **state) {
     static const struct {
         const char *schema, *says;
     } rows[] = {
+        {"{'type':'integer','multipleOf':3,'minimum':4,'maximum':5}", "no value at all"},
         {"{'type':'object','properties':{'x':{'type':'string','enum':[]}},'required':['x']}",
          "no value"},
         {"false", "no value"},
