@@ -294,7 +294,7 @@ bool schema_if(di_schema *s, uint32_t node, bool negated, shapes *out);
 /* ---- schema_tools.c ---- */
 /* A value as a parameter of a call, from its string="..." on to the end of its tag. */
 di_term schema_markup_value(di_schema *s, demand d);
-#define MARK             "\xFF" /* DI_VOCAB_DSML */
+#define MARK             DI_VOCAB_DSML
 #define MARKUP_PARAMETER "<" MARK " parameter name=\""
 #define MARKUP_CALL_END  "</" MARK " invoke>\n"
 

@@ -20,8 +20,6 @@
 
 enum { MAX_TOOLS = 1000, MAX_NAME = 256 };
 
-_Static_assert(sizeof MARK == sizeof DI_VOCAB_DSML, "one byte");
-
 static di_term literal(di_schema *s, const char *text) {
     return di_term_literal(s->t, text, strlen(text));
 }

@@ -133,14 +133,14 @@ static uint64_t below_middle(const di_trie *t, uint32_t node, int more, uint8_t 
 static bool index_trie(di_trie *t, di_error *err) {
     t->below = di_calloc(t->num_nodes + 1u, sizeof *t->below);
     t->before = di_calloc(t->num_nodes + 1u, sizeof *t->before);
+    t->order = di_calloc(t->num_nodes + 1u, sizeof *t->order);
+    if (!t->nodes || !t->below || !t->before || !t->order) {
+        return di_fail(err, DI_ERR_NO_MEMORY, "no memory to index %u nodes", t->num_nodes);
+    }
     uint32_t count = 0;
-    for (uint32_t i = 0; t->before && i < t->num_nodes; i++) {
+    for (uint32_t i = 0; i < t->num_nodes; i++) {
         t->before[i] = count;
         count += t->nodes[i].token >= 0;
-    }
-    t->order = di_calloc(count + 1u, sizeof *t->order);
-    if (!t->below || !t->before || !t->order) {
-        return di_fail(err, DI_ERR_NO_MEMORY, "no memory to index %u nodes", t->num_nodes);
     }
     t->before[t->num_nodes] = count;
     for (uint32_t i = t->num_nodes; i-- > 0;) {
