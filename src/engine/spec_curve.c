@@ -22,7 +22,7 @@ enum { MAX_FILE_BYTES = 1 << 20, MOST_PASSES = 5, LEAST_POINTS = 3, FILE_VERSION
 
 /* Repeating ends after the first, and measuring larger sizes after the second: a model whose steps
  * take seconds must not be measured for minutes. */
-static const double repeat_seconds = 0.3, most_seconds = 10;
+static const double repeat_seconds = 0.15, most_seconds = 10;
 
 /* ---- sizes ------------------------------------------------------------------------------------*/
 
