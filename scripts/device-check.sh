@@ -96,6 +96,8 @@ run_checks() {
     check 'version tells the card' "$here/bin/deepinfer" version
     check 'ops against the oracle' env TEST_BACKEND=cuda "$here/bin/test_cpu"
     check 'ops on state against the oracle' env TEST_BACKEND=cuda "$here/bin/test_cpu_state"
+    check 'products of any number of rows, the same bits' env TEST_BACKEND=cuda \
+        "$here/bin/test_cuda_bits"
     check 'golden layers' env TEST_BACKEND=cuda "$here/bin/test_layers"
     check 'golden layers of the demo model' env TEST_BACKEND=cuda "$here/bin/test_demo_model"
     check 'drafts' env TEST_BACKEND=cuda "$here/bin/test_drafts"
