@@ -90,7 +90,7 @@ typedef struct dk_tile {
 } dk_tile;
 
 typedef struct dk_moe {
-    int n, top_k, num_experts, d, inter;
+    int n, top_k, num_experts, d;
     int tile_rows, max_tiles, slots; /* rows of a tile: 8, 64 or 256 */
     const int32_t *experts;          /* [n, top_k] */
     const float *weights;            /* [n, top_k] */

@@ -168,13 +168,13 @@ __device__ __forceinline__ void mma_chunk(float (&acc)[N / 8][4], const uint32_t
 
 #else
 
-__device__ __forceinline__ void mma_begin() {}
-__device__ __forceinline__ void mma_commit() {}
 /* Here a descriptor is an address in units of 16 bytes. */
 __device__ __forceinline__ uint32_t descriptor_of(uint32_t address) {
     return address >> 4;
 }
 
+__device__ __forceinline__ void mma_begin() {}
+__device__ __forceinline__ void mma_commit() {}
 template <int LEFT> __device__ __forceinline__ void mma_wait() {}
 
 template <int N>

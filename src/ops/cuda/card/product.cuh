@@ -107,7 +107,7 @@ template <class S> struct product_job {
 
 /* Registers go from a paired block's producers to its consumers. */
 template <class S> __device__ __forceinline__ void share_registers(bool consumer) {
-#if DI_CUDA_WGMMA
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(__CUDA_ARCH_FEAT_SM100_ALL)
     if (S::PAIRED && consumer) {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     } else if (S::PAIRED) {
@@ -273,7 +273,7 @@ __device__ __forceinline__ void put_results(const ring &r, const float (&sum)[N 
 template <int F, int N, class S, bool SLICED>
 __device__ __forceinline__ void consume_columns(const ring &r, const product_job<S> &j) {
     float acc[N / 8][4];
-    if (SLICED) {
+    if constexpr (SLICED) {
         float total[N / 8][4];
         consume<F, N, S, true>(r, j, acc, total);
         put_results<N, S>(r, total);
