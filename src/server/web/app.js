@@ -490,8 +490,11 @@ connectKeys();
 addEventListener("storage", onStorage);
 addEventListener("pagehide", () => { // what has come is kept, as if it had been stopped
     for (const [id, run] of state.runs) {
+        const chat = state.chats.find((c) => c.id === id);
         run.controller.abort();
-        store.saveChat(state.chats.find((c) => c.id === id));
+        if (chat) { // it may have been deleted a moment ago
+            store.saveChat(chat);
+        }
     }
 });
 openChat(state.chats.find((c) => c.id === location.hash.slice(1)) || null);
