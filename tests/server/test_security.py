@@ -97,14 +97,15 @@ def test_time_tells_no_tenant_what_another_has_asked(folder):
         for i in range(9 if MODE == "release" else 3):
             text = [f"Chapter {i} of book {j}: " + "the captain looked at the sea " * 180 for j in (1, 2)]
             took(alice, text[0])
-            times["known"].append(took(bob, text[0]))
-            times["unknown"].append(took(bob, text[1]))
+            both = [("known", text[0]), ("unknown", text[1])]
+            for what, prompt in both[::-1] if i % 2 else both:
+                times[what].append(took(bob, prompt))
             times["own"].append(took(bob, text[1]))
-        middle = {k: statistics.median(v) for k, v in times.items()}
-        print("# " + ", ".join(f"{k} {v * 1e3:.1f} ms" for k, v in middle.items()))
-        if MODE == "release":
-            assert middle["own"] < 0.7 * middle["unknown"], "the cache saves too little to be seen"
-            assert 0.7 < middle["known"] / middle["unknown"] < 1.4, middle
+        best = {k: min(v) for k, v in times.items()}  # what else the machine does only makes them longer
+        print("# " + ", ".join(f"{k} {v * 1e3:.1f} ms" for k, v in best.items()))
+        # A prefix that is in the cache takes a small part of the time; what alice asked must not.
+        assert best["own"] < 0.4 * best["unknown"], "the cache saves too little to be seen"
+        assert best["known"] > 0.6 * best["unknown"], best
 
 
 # ---- quotas -------------------------------------------------------------------------------------
