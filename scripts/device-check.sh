@@ -105,7 +105,8 @@ run_checks() {
     check 'draws as on the CPU' env TEST_BACKEND=cuda "$here/bin/test_draws"
     check 'queued steps, the same bits' env TEST_BACKEND=cuda DI_CUDA_GUARD=1 "$here/bin/test_queue"
     check 'greedy text as on the CPU' bash -c "$(declare -p here); $(declare -f greedy); greedy"
-    check 'a fault ends with its name and exit status 1' fault
+    check 'a fault ends with its name and exit status 1' \
+        bash -c "$(declare -p here); $(declare -f fault); fault"
     CHECK_TIMEOUT=600 check '10,000 random requests' env TEST_BACKEND=cuda REQUESTS=10000 \
         "$here/bin/test_random_events"
     if [ -n "$sanitize" ]; then

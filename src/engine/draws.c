@@ -85,7 +85,7 @@ static bool fill_counts(const di_sample_params *p, const di_sample_history *h, i
     d->frequency = (float)p->frequency_penalty;
     for (size_t i = 0; i < h->num_tokens; i++) {
         const di_token_count *t = &h->tokens[i];
-        uint32_t prompt = t->in_prompt ? (uint32_t)DI_DRAW_IN_PROMPT : 0;
+        uint32_t prompt = t->in_prompt ? DI_DRAW_IN_PROMPT : 0;
         l->pairs[l->num_pairs++] = (di_draw_pair){t->id, t->in_output | prompt};
     }
     return true;

@@ -97,10 +97,10 @@ static inline size_t di_stream_bytes(const di_config *c) {
     return (size_t)c->hc_mult * (size_t)c->hidden_size * sizeof(di_bf16);
 }
 
-/* Makes room for steps of so many rows; hash: rows of n-gram tables are the device's to fill. */
+/* Makes room for steps of so many rows. */
 bool di_inputs_create(di_model *m, di_inputs *in, int max_rows, int max_logits);
 void di_inputs_destroy(di_model *m, di_inputs *in);
-/* From now on (or not), for both inputs. */
+/* Rows of n-gram tables are the device's to fill from now on (or not), in both inputs. */
 void di_inputs_hash_on_device(di_model *m, bool on);
 /* Sends a range of m->in's memory to the device, if that has its own copy. */
 void di_inputs_send(di_model *m, const void *from, size_t bytes);

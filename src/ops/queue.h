@@ -33,7 +33,7 @@ typedef struct di_draw_pair { /* a token with its bias (f32 bits) or its count *
     uint32_t value;
 } di_draw_pair;
 
-enum { DI_DRAW_IN_PROMPT = 1u << 31 }; /* in a count: the prompt has the token too */
+#define DI_DRAW_IN_PROMPT 0x80000000u /* in a count: the prompt has the token too */
 
 /* One row's draw: what sample/row.h does with a request's parameters, put into numbers. Lists lie
  * in the call's pairs, masks in its masks. */

@@ -402,8 +402,8 @@ static __device__ void walk_slice(context &x, end_search e) {
 }
 
 /* The first id, ascending, at which the inclusive sum over ids of weight(i) exceeds `left`, which
- * is below the sum of all. mine: the sum of this thread's run, which is that of its warp's lanes
- * over ids [warp * run, (warp + 1) * run). */
+ * is below the sum of all. A warp adds up a run of the block's ids; the one whose run it lies in
+ * looks closer. */
 template <typename F>
 static __device__ int32_t locate(context &x, uint64_t left, F weight) {
     int n = x.end - x.begin, run = (x.part / WARPS + 31) / 32 * 32;

@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-/* Rows of an n-gram table in the card's memory, or in page-locked memory as the card sees it. */
+/* di_ngram_hash and its call, with addresses on the card. */
 typedef struct dk_ngram_hash {
     int max_ngram, heads, columns, vocab_size, look_back;
     int32_t pad;
