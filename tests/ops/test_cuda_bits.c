@@ -43,7 +43,7 @@ static void check_rows(di_backend *be, di_dtype dtype, shape s) {
     static const int counts[] = {2,  7,  8,   9,   16,  17,  32,  33,  63,  64,   65,
                                  66, 96, 127, 128, 129, 200, 256, 257, 500, 1000, 1024};
     arrays a = {.seed = (uint64_t)(s.m + s.k + (int)dtype)};
-    size_t k = (size_t)(s.k * s.groups), m = (size_t)s.m;
+    size_t k = (size_t)s.k * (size_t)s.groups, m = (size_t)s.m;
     di_tensor w = random_tensor(&a, dtype, s.m, s.k);
     widen_scales(&a, &w);
     di_bf16 *x = random_bf16(&a, (size_t)s.most, k, 1, VALUES_WILD);
