@@ -25,6 +25,7 @@ enum {
     Q_LORA = 1280,
     HEADS = 64,
     HEAD_DIM = 512,
+    ROPE_HALF = 32,
     WINDOW = 128,
     INDEX_TOPK = 512,
     INDEX_HEADS = 32,
@@ -389,6 +390,7 @@ typedef struct scene {
     di_bf16 *q, *out, *index_q, *index_weights;
     uint8_t *records;
     int32_t *topk, *candidates;
+    di_rope_table rope;
     di_tensor sink;
     float sinks[HEADS];
     bool listed;
@@ -397,8 +399,8 @@ typedef struct scene {
 static void attend(void *user, int i) {
     scene *s = user;
     (void)i;
-    be->ops->attention(be, &s->step, 0, WINDOW, 0, 1, s->q, HEADS, HEAD_DIM, s->records, s->topk,
-                       INDEX_TOPK, &s->sink, s->out);
+    be->ops->attention(be, &s->step, 0, WINDOW, 0, 1, s->q, HEADS, HEAD_DIM, s->rope, s->records,
+                       s->topk, INDEX_TOPK, &s->sink, s->out);
 }
 
 static void search(void *user, int i) {
@@ -444,6 +446,9 @@ static void open_scene(scene *s, int batch, int rows, int64_t context) {
     s->step.pool.slots = device_bytes((size_t)batch * l->slot_stride, tame);
     s->records = device_bytes(n * l->window_bytes, tame);
     s->q = device_bf16(n * HEADS * HEAD_DIM);
+    s->rope.half = ROPE_HALF;
+    s->rope.cos = (float *)(void *)device_bf16(n * ROPE_HALF * 2);
+    s->rope.sin = (float *)(void *)device_bf16(n * ROPE_HALF * 2);
     s->out = device(n * HEADS * HEAD_DIM * 2);
     s->index_q = device_bf16(n * INDEX_HEADS * INDEX_DIM);
     s->index_weights = device_bf16(n * INDEX_HEADS);
@@ -462,8 +467,9 @@ static void open_scene(scene *s, int batch, int rows, int64_t context) {
 }
 
 static void close_scene(scene *s) {
-    void *buffers[] = {s->step.pool.blocks, s->step.pool.slots, s->records,    s->q,   s->out,
-                       s->index_q,          s->index_weights,   s->candidates, s->topk};
+    void *buffers[] = {s->step.pool.blocks, s->step.pool.slots, s->records,    s->q,    s->out,
+                       s->index_q,          s->index_weights,   s->candidates, s->topk, s->rope.cos,
+                       s->rope.sin};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++) {
         be->ops->free(be, buffers[i]);
     }
@@ -474,8 +480,8 @@ static void close_scene(scene *s) {
 
 static void bench_attention(void) {
     static const int shapes[][2] = {/* sequences, rows of each */
-                                    {1, 1},   {8, 1},   {32, 1},  {64, 1},
-                                    {128, 1}, {256, 1}, {1, 2048}};
+                                    {1, 1},  {8, 1},   {13, 1},  {16, 1},  {32, 1},
+                                    {64, 1}, {128, 1}, {256, 1}, {1, 2048}};
     static scene s;
     for (size_t i = 0; wanted("attention") && i < sizeof shapes / sizeof *shapes; i++) {
         char name[96];
@@ -520,7 +526,7 @@ static void bench_index(void) {
 typedef struct streams {
     int n;
     di_bf16 *h, *x;
-    float *coeffs;
+    float *coeffs, *mix;
     di_tensor fn, base, scale, norm;
 } streams;
 
@@ -528,15 +534,13 @@ static void mix(void *user, int i) {
     const streams *s = user;
     float *pre = s->coeffs, *post = pre + s->n * HC, *comb = post + s->n * HC;
     (void)i;
-    be->ops->mhc_coeffs(be, s->h, s->n, HC, &s->fn, &s->base, &s->scale, 1e-20f, 1e-6f, 20, pre,
-                        post, comb);
-    be->ops->mhc_pre(be, s->h, pre, s->n, HC, HIDDEN, s->x);
-    be->ops->rms_norm(be, s->x, &s->norm, 1e-20f, s->n, HIDDEN, s->x);
+    be->ops->mhc_enter(be, s->h, s->mix, s->n, HC, HIDDEN, &s->fn, &s->base, &s->scale, &s->norm,
+                       1e-20f, 1e-6f, 20, pre, post, comb, s->x);
     be->ops->mhc_post(be, s->x, post, comb, s->n, HC, HIDDEN, s->h);
 }
 
 static void bench_streams(void) {
-    static const int rows[] = {1, 64, 8192};
+    static const int rows[] = {1, 8, 64, 8192};
     static float base[(2 + HC) * HC], scale[3];
     streams s = {0};
     if (!wanted("streams")) {
@@ -552,6 +556,7 @@ static void bench_streams(void) {
     s.h = device_bf16((size_t)MAX_ROWS * HC * HIDDEN);
     s.x = device((size_t)MAX_ROWS * HIDDEN * 2);
     s.coeffs = device((size_t)MAX_ROWS * (2 + HC) * HC * 4);
+    s.mix = device((size_t)MAX_ROWS * HC * 4);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char name[96];
         s.n = rows[i];
@@ -562,6 +567,7 @@ static void bench_streams(void) {
     be->ops->free(be, s.h);
     be->ops->free(be, s.x);
     be->ops->free(be, s.coeffs);
+    be->ops->free(be, s.mix);
     di_cuda_forget(be);
     di_free(fn);
     di_free(norm);

@@ -102,42 +102,36 @@ static void choose_entries(di_model *m, const di_pass *pass, int l) {
     observe(m, "topk", l, a->topk, rows * (size_t)c->index_topk);
 }
 
-/* kv and window records of x's rows. */
+/* The window records of x's rows. */
 static void window(di_model *m, const di_pass *pass, const di_attention_weights *w,
                    const di_bf16 *x, di_rope_table rope) {
     const di_ops *ops = m->be->ops;
     const di_config *c = m->c;
     di_activations *a = &m->a;
-    int n = pass->step.num_rows, hd = c->head_dim;
+    int n = pass->step.num_rows;
     ops->linear(m->be, x, n, &w->wkv, a->kv);
-    ops->rms_norm(m->be, a->kv, &w->kv_norm, c->rms_norm_eps, n, hd, a->kv);
-    ops->rope(m->be, a->kv, n, 1, hd, rope, false);
-    ops->window_quant(m->be, a->kv, n, hd, a->records);
+    ops->window_make(m->be, a->kv, n, c->head_dim, &w->kv_norm, c->rms_norm_eps, rope, a->records);
 }
 
-/* x -> qr, q, kv and the rows' own window records. */
+/* x -> qr, q and the rows' own window records. */
 static void project(di_model *m, const di_pass *pass, const di_attention_weights *w,
                     di_rope_table rope) {
     const di_ops *ops = m->be->ops;
     const di_config *c = m->c;
     di_activations *a = &m->a;
-    int n = pass->step.num_rows, heads = c->num_attention_heads, hd = c->head_dim;
+    int n = pass->step.num_rows;
     ops->linear(m->be, a->x, n, &w->wq_a, a->qr);
     ops->rms_norm(m->be, a->qr, &w->q_norm, c->rms_norm_eps, n, c->q_lora_rank, a->qr);
     ops->linear(m->be, a->qr, n, &w->wq_b, a->q);
-    ops->rope(m->be, a->q, n, heads, hd, rope, false);
     window(m, pass, w, a->x, rope);
 }
 
-/* o -> y: inverse rotation and the grouped projection. */
-static void project_output(di_model *m, const di_pass *pass, const di_attention_weights *w,
-                           di_rope_table rope) {
+/* o -> y: the grouped projection. */
+static void project_output(di_model *m, const di_pass *pass, const di_attention_weights *w) {
     const di_ops *ops = m->be->ops;
-    const di_config *c = m->c;
     di_activations *a = &m->a;
     int n = pass->step.num_rows;
-    ops->rope(m->be, a->o, n, c->num_attention_heads, c->head_dim, rope, true);
-    ops->linear_grouped(m->be, a->o, n, c->o_groups, &w->wo_a, a->u);
+    ops->linear_grouped(m->be, a->o, n, m->c->o_groups, &w->wo_a, a->u);
     ops->linear(m->be, a->u, n, &w->wo_b, a->y);
 }
 
@@ -158,11 +152,11 @@ static void attention(di_model *m, const di_pass *pass, int l, bool published) {
         choose_entries(m, pass, l);
     }
     m->be->ops->attention(m->be, &pass->step, l, c->sliding_window, plan->kv_source, plan->ratio,
-                          a->q, c->num_attention_heads, c->head_dim, a->records,
+                          a->q, c->num_attention_heads, c->head_dim, rope, a->records,
                           compressed ? a->topk : NULL, compressed ? c->index_topk : 0,
                           &w->attn_sink, a->o);
     m->be->ops->window_store(m->be, &pass->step, l, a->records);
-    project_output(m, pass, w, rope);
+    project_output(m, pass, w);
 }
 
 /* A draft stage's attention, x -> y: its rows see the ring in front of them and each other. */
@@ -172,9 +166,9 @@ static void draft_attention(di_model *m, const di_pass *pass, int stage) {
     di_activations *a = &m->a;
     project(m, pass, w, a->rope[0]);
     m->be->ops->attention(m->be, &pass->step, c->num_hidden_layers + stage, c->sliding_window, -1,
-                          0, a->q, c->num_attention_heads, c->head_dim, a->records, NULL, 0,
-                          &w->attn_sink, a->o);
-    project_output(m, pass, w, a->rope[0]);
+                          0, a->q, c->num_attention_heads, c->head_dim, a->rope[0], a->records,
+                          NULL, 0, &w->attn_sink, a->o);
+    project_output(m, pass, w);
 }
 
 /* ---- experts ----------------------------------------------------------------------------------*/
@@ -204,11 +198,13 @@ static void collapse(di_model *m, const di_pass *pass, const float *pre, const d
     m->be->ops->rms_norm(m->be, m->a.x, norm, c->rms_norm_eps, n, c->hidden_size, m->a.x);
 }
 
-static void mixes(di_model *m, const di_pass *pass, const di_hc_weights *w) {
+/* What a sub-block begins with: the mixes of the streams, and x by the mix of the one before. */
+static void enter(di_model *m, const di_pass *pass, const di_hc_weights *w, const di_tensor *norm) {
     const di_config *c = m->c;
-    m->be->ops->mhc_coeffs(m->be, m->a.h, pass->step.num_rows, c->hc_mult, &w->fn, &w->base,
-                           &w->scale, c->rms_norm_eps, c->hc_eps, c->hc_sinkhorn_iters,
-                           m->a.next_pre, m->a.post, m->a.comb);
+    di_activations *a = &m->a;
+    m->be->ops->mhc_enter(m->be, a->h, a->pre, pass->step.num_rows, c->hc_mult, c->hidden_size,
+                          &w->fn, &w->base, &w->scale, norm, c->rms_norm_eps, c->hc_eps,
+                          c->hc_sinkhorn_iters, a->next_pre, a->post, a->comb, a->x);
 }
 
 /* Writes y back into the streams; the mix just computed serves the next sub-block. */
@@ -261,14 +257,12 @@ static void layer(di_model *m, const di_pass *pass, int l, bool published) {
         engram(m, pass, l);
     }
     tap(m, pass, l);
-    mixes(m, pass, &w->hc_attn);
-    collapse(m, pass, m->a.pre, &w->attn_norm);
+    enter(m, pass, &w->hc_attn, &w->attn_norm);
     attention(m, pass, l, published);
     observe(m, "attn_out", l, m->a.y, n * width);
     expand(m, pass);
 
-    mixes(m, pass, &w->hc_ffn);
-    collapse(m, pass, m->a.pre, &w->ffn_norm);
+    enter(m, pass, &w->hc_ffn, &w->ffn_norm);
     experts(m, pass, &w->moe, c->num_experts_per_tok, pass->any_image ? pass->image : NULL, l);
     observe(m, "ffn_out", l, m->a.y, n * width);
     expand(m, pass);
@@ -281,13 +275,11 @@ void di_graph_draft_stage(di_model *m, const di_pass *pass, int stage) {
     const di_block_weights *w = &m->w->draft[stage].block;
     size_t n = (size_t)pass->step.num_rows;
     int l = c->num_hidden_layers + stage;
-    mixes(m, pass, &w->hc_attn);
-    collapse(m, pass, m->a.pre, &w->attn_norm);
+    enter(m, pass, &w->hc_attn, &w->attn_norm);
     draft_attention(m, pass, stage);
     expand(m, pass);
 
-    mixes(m, pass, &w->hc_ffn);
-    collapse(m, pass, m->a.pre, &w->ffn_norm);
+    enter(m, pass, &w->hc_ffn, &w->ffn_norm);
     experts(m, pass, &w->moe, c->dspark_num_experts_per_tok, NULL, l);
     expand(m, pass);
     observe(m, "h", l, m->a.h, di_stream_bytes(c) * n);

@@ -110,11 +110,13 @@ typedef struct di_ops {
     void (*gather_rows)(di_backend *be, const void *from, const int32_t *rows, int n, size_t bytes,
                         void *to);
 
-    /* 2.1: h bf16 [n, hc, d], fn F32 [(2 + hc) * hc, hc * d], base F32, scale F32 [3]
-     * -> pre f32 [n, hc], post f32 [n, hc], comb f32 [n, hc (from), hc (to)]. */
-    void (*mhc_coeffs)(di_backend *be, const di_bf16 *h, int n, int hc, const di_tensor *fn,
-                       const di_tensor *base, const di_tensor *scale, float norm_eps, float hc_eps,
-                       int sinkhorn_iters, float *pre, float *post, float *comb);
+    /* What enters a sub-block. 2.1: h bf16 [n, hc, d], fn F32 [(2 + hc) * hc, hc * d], base F32,
+     * scale F32 [3] -> next_pre f32 [n, hc], post f32 [n, hc], comb f32 [n, hc (from), hc (to)].
+     * 2.2, 0.3: x = rms_norm(mhc_pre(h, pre), norm), bf16 [n, d]; pre is the sub-block's before. */
+    void (*mhc_enter)(di_backend *be, const di_bf16 *h, const float *pre, int n, int hc, int d,
+                      const di_tensor *fn, const di_tensor *base, const di_tensor *scale,
+                      const di_tensor *norm, float norm_eps, float hc_eps, int sinkhorn_iters,
+                      float *next_pre, float *post, float *comb, di_bf16 *x);
 
     /* 2.2 collapse: out[t] = bf16(sum_i pre[t][i] * h[t][i]), bf16 [n, d]. */
     void (*mhc_pre)(di_backend *be, const di_bf16 *h, const float *pre, int n, int hc, int d,
@@ -159,8 +161,10 @@ typedef struct di_ops {
     void (*rope)(di_backend *be, di_bf16 *x, int n, int heads, int dim, di_rope_table table,
                  bool inverse);
 
-    /* 2.4: Q8 of kv bf16 [n, dim] -> window records [n, window_bytes]. */
-    void (*window_quant)(di_backend *be, const di_bf16 *kv, int n, int dim, uint8_t *records);
+    /* 2.4: kv bf16 [n, dim] through rms_norm and rope, then Q8 -> window records
+     * [n, window_bytes]. What kv holds afterwards is the backend's affair. */
+    void (*window_make)(di_backend *be, di_bf16 *kv, int n, int dim, const di_tensor *norm,
+                        float eps, di_rope_table table, uint8_t *records);
 
     /* Stores each sequence's last min(num_rows, ring_rows) records into layer's ring. Called after
      * the attention of the step has read the ring. */
@@ -198,11 +202,14 @@ typedef struct di_ops {
      * pos0 - window) .. pos0 - 1, then num_rows slots for the block's own, no entries. Online
      * softmax over blocks of 64 list slots in order; probabilities rounded to BF16 for the values
      * only; the sink joins the denominator once, at the end. records: this step's own window
-     * records; earlier ones come from layer's ring. q bf16 [n, heads, dim]; topk i32 [n, k] or NULL
-     * (k = 0); sink F32 [heads]; out bf16 [n, heads, dim]. scale = f32(dim^-0.5). */
+     * records; earlier ones come from layer's ring. Queries go through rope first, results through
+     * its inverse behind their rounding. q bf16 [n, heads, dim], which may be left rotated; topk
+     * i32 [n, k] or NULL (k = 0); sink F32 [heads]; out bf16 [n, heads, dim]. scale =
+     * f32(dim^-0.5). */
     void (*attention)(di_backend *be, const di_step *step, int layer, int window, int source,
-                      int ratio, const di_bf16 *q, int heads, int dim, const uint8_t *records,
-                      const int32_t *topk, int k, const di_tensor *sink, di_bf16 *out);
+                      int ratio, di_bf16 *q, int heads, int dim, di_rope_table table,
+                      const uint8_t *records, const int32_t *topk, int k, const di_tensor *sink,
+                      di_bf16 *out);
 
     /* 2.8 router: s = sqrt(softplus(linF(x, gate) / temp)); the top_k largest of s + bias (lower
      * number first among equals), in ascending expert number; weight = s / (sum s + 1e-20) if norm

@@ -7,7 +7,7 @@
 typedef enum timed_op {
     T_EMBED,
     T_GATHER_ROWS,
-    T_MHC_COEFFS,
+    T_MHC_ENTER,
     T_MHC_PRE,
     T_MHC_POST,
     T_RMS_NORM,
@@ -18,7 +18,7 @@ typedef enum timed_op {
     T_LINEAR_GROUPED,
     T_ROPE_TABLE,
     T_ROPE,
-    T_WINDOW_QUANT,
+    T_WINDOW_MAKE,
     T_WINDOW_STORE,
     T_COMPRESS,
     T_ENTRY_STORE,
@@ -33,7 +33,7 @@ typedef enum timed_op {
 static const char *const names[T_COUNT] = {
     [T_EMBED] = "embed",
     [T_GATHER_ROWS] = "gather_rows",
-    [T_MHC_COEFFS] = "mhc_coeffs",
+    [T_MHC_ENTER] = "mhc_enter",
     [T_MHC_PRE] = "mhc_pre",
     [T_MHC_POST] = "mhc_post",
     [T_RMS_NORM] = "rms_norm",
@@ -44,7 +44,7 @@ static const char *const names[T_COUNT] = {
     [T_LINEAR_GROUPED] = "linear_grouped",
     [T_ROPE_TABLE] = "rope_table",
     [T_ROPE] = "rope",
-    [T_WINDOW_QUANT] = "window_quant",
+    [T_WINDOW_MAKE] = "window_make",
     [T_WINDOW_STORE] = "window_store",
     [T_COMPRESS] = "compress",
     [T_ENTRY_STORE] = "entry_store",
@@ -119,12 +119,13 @@ static void timed_gather_rows(di_backend *be, const void *from, const int32_t *r
     PASS(T_GATHER_ROWS, gather_rows(t->inner, from, rows, n, bytes, to));
 }
 
-static void timed_mhc_coeffs(di_backend *be, const di_bf16 *h, int n, int hc, const di_tensor *fn,
-                             const di_tensor *base, const di_tensor *scale, float norm_eps,
-                             float hc_eps, int sinkhorn_iters, float *pre, float *post,
-                             float *comb) {
-    PASS(T_MHC_COEFFS, mhc_coeffs(t->inner, h, n, hc, fn, base, scale, norm_eps, hc_eps,
-                                  sinkhorn_iters, pre, post, comb));
+static void timed_mhc_enter(di_backend *be, const di_bf16 *h, const float *pre, int n, int hc,
+                            int d, const di_tensor *fn, const di_tensor *base,
+                            const di_tensor *scale, const di_tensor *norm, float norm_eps,
+                            float hc_eps, int sinkhorn_iters, float *next_pre, float *post,
+                            float *comb, di_bf16 *x) {
+    PASS(T_MHC_ENTER, mhc_enter(t->inner, h, pre, n, hc, d, fn, base, scale, norm, norm_eps, hc_eps,
+                                sinkhorn_iters, next_pre, post, comb, x));
 }
 
 static void timed_mhc_pre(di_backend *be, const di_bf16 *h, const float *pre, int n, int hc, int d,
@@ -176,9 +177,9 @@ static void timed_rope(di_backend *be, di_bf16 *x, int n, int heads, int dim, di
     PASS(T_ROPE, rope(t->inner, x, n, heads, dim, table, inverse));
 }
 
-static void timed_window_quant(di_backend *be, const di_bf16 *kv, int n, int dim,
-                               uint8_t *records) {
-    PASS(T_WINDOW_QUANT, window_quant(t->inner, kv, n, dim, records));
+static void timed_window_make(di_backend *be, di_bf16 *kv, int n, int dim, const di_tensor *norm,
+                              float eps, di_rope_table table, uint8_t *records) {
+    PASS(T_WINDOW_MAKE, window_make(t->inner, kv, n, dim, norm, eps, table, records));
 }
 
 static void timed_window_store(di_backend *be, const di_step *step, int layer,
@@ -208,9 +209,10 @@ static void timed_index_topk(di_backend *be, const di_step *step, int source, in
 }
 
 static void timed_attention(di_backend *be, const di_step *step, int layer, int window, int source,
-                            int ratio, const di_bf16 *q, int heads, int dim, const uint8_t *records,
-                            const int32_t *topk, int k, const di_tensor *sink, di_bf16 *out) {
-    PASS(T_ATTENTION, attention(t->inner, step, layer, window, source, ratio, q, heads, dim,
+                            int ratio, di_bf16 *q, int heads, int dim, di_rope_table table,
+                            const uint8_t *records, const int32_t *topk, int k,
+                            const di_tensor *sink, di_bf16 *out) {
+    PASS(T_ATTENTION, attention(t->inner, step, layer, window, source, ratio, q, heads, dim, table,
                                 records, topk, k, sink, out));
 }
 
@@ -246,7 +248,7 @@ static const di_ops timed_ops = {
     .destroy = timed_destroy,
     .embed = timed_embed,
     .gather_rows = timed_gather_rows,
-    .mhc_coeffs = timed_mhc_coeffs,
+    .mhc_enter = timed_mhc_enter,
     .mhc_pre = timed_mhc_pre,
     .mhc_post = timed_mhc_post,
     .rms_norm = timed_rms_norm,
@@ -257,7 +259,7 @@ static const di_ops timed_ops = {
     .linear_grouped = timed_linear_grouped,
     .rope_table = timed_rope_table,
     .rope = timed_rope,
-    .window_quant = timed_window_quant,
+    .window_make = timed_window_make,
     .window_store = timed_window_store,
     .compress = timed_compress,
     .entry_store = timed_entry_store,

@@ -77,11 +77,15 @@ static void hyper_connections(di_backend *be, arrays *a, results *r) {
             float *post = pre + n * hc, *comb = post + n * hc;
             di_bf16 *x = arrays_take(a, rows * (size_t)d, sizeof *x);
             di_bf16 *y = random_bf16(a, rows, (size_t)d, 1, VALUES_CALM);
-            be->ops->mhc_coeffs(be, h, n, hc, &fn, &base, &scale, 1e-20f, 1e-6f, 20, pre, post,
-                                comb);
+            const float *mix = random_f32(a, rows * (size_t)hc, 1);
+            di_tensor norm = random_tensor(a, DI_BF16, 1, d);
+            be->ops->mhc_enter(be, h, mix, n, hc, d, &fn, &base, &scale, &norm, 1e-20f, 1e-6f, 20,
+                               pre, post, comb, x);
             add_part(r, PART_F32, pre, rows * (size_t)(hc * (2 + hc)), fine);
-            be->ops->mhc_pre(be, h, pre, n, hc, d, x);
             add_part(r, PART_BF16, x, rows * (size_t)d, one_step);
+            di_bf16 *collapsed = arrays_take(a, rows * (size_t)d, sizeof *collapsed);
+            be->ops->mhc_pre(be, h, pre, n, hc, d, collapsed);
+            add_part(r, PART_BF16, collapsed, rows * (size_t)d, one_step);
             di_bf16 *mean = arrays_take(a, rows * (size_t)(d + 2), sizeof *mean);
             be->ops->stream_mean(be, h, n, hc, d, mean, (size_t)d + 2);
             add_part(r, PART_BF16, mean, rows * (size_t)(d + 2), one_step);
@@ -314,15 +318,17 @@ static void test_sinkhorn_rounds_give_the_known_matrix(void **state) {
     static const float want[16] = {0.550896f, 0.160808f, 0.246761f, 0.041535f, 0.115772f, 0.678769f,
                                    0.140963f, 0.064496f, 0.261327f, 0.125768f, 0.524604f, 0.088301f,
                                    0.072004f, 0.034654f, 0.087671f, 0.805668f};
-    float base[24] = {0}, fn[24 * 32] = {0}, scale[3] = {1, 1, 1}, pre[4], post[4], comb[16];
+    float base[24] = {0}, fn[24 * 32] = {0}, scale[3] = {1, 1, 1};
+    float mix[4] = {0}, pre[4], post[4], comb[16];
     memcpy(base + 8, logits, sizeof logits);
-    di_bf16 h[32] = {0};
+    di_bf16 h[32] = {0}, ones[8] = {0}, x[8];
+    di_tensor norm = {.dtype = DI_BF16, .rank = 1, .shape = {8}, .data = ones};
     di_tensor tensors[3] = {{.dtype = DI_F32, .rank = 2, .shape = {24, 32}, .data = fn},
                             {.dtype = DI_F32, .rank = 1, .shape = {24}, .data = base},
                             {.dtype = DI_F32, .rank = 1, .shape = {3}, .data = scale}};
     di_backend *be = di_cpu_create(NULL, NULL);
-    be->ops->mhc_coeffs(be, h, 1, 4, &tensors[0], &tensors[1], &tensors[2], 1e-20f, 1e-6f, 20, pre,
-                        post, comb);
+    be->ops->mhc_enter(be, h, mix, 1, 4, 8, &tensors[0], &tensors[1], &tensors[2], &norm, 1e-20f,
+                       1e-6f, 20, pre, post, comb, x);
     be->ops->destroy(be);
     for (int i = 0; i < 16; i++) {
         assert_true(fabsf(comb[i] - want[i]) < 2e-6f);
@@ -330,6 +336,38 @@ static void test_sinkhorn_rounds_give_the_known_matrix(void **state) {
     for (int i = 0; i < 4; i++) {
         assert_true(fabsf(pre[i] - 0.500001f) < 1e-7f && post[i] == 1.0f);
     }
+}
+
+/* What enters a sub-block: each row alone against all rows together. */
+static void test_mixes_of_a_row_alone_have_the_bits_they_have_among_others(void **state) {
+    (void)state;
+    enum { N = 21, HC = 4, D = 360, MIXES = (2 + HC) * HC };
+    arrays a = {.seed = 5};
+    di_backend *be = card_under_test() ? mirror_of_card(true)
+                                       : di_cpu_create(&(di_cpu_options){.threads = 2}, NULL);
+    di_tensor fn = random_tensor(&a, DI_F32, MIXES, HC * D),
+              norm = random_tensor(&a, DI_BF16, 1, D);
+    di_tensor base = {.dtype = DI_F32, .data = random_f32(&a, MIXES, 1)};
+    di_tensor scale = {.dtype = DI_F32, .data = random_f32(&a, 3, 1)};
+    di_bf16 *h = random_bf16(&a, N, HC * D, 2, VALUES_CALM);
+    const float *pre = random_f32(&a, N * HC, 1);
+    float *mix[2];
+    di_bf16 *x[2];
+    for (int i = 0; i < 2; i++) {
+        mix[i] = arrays_take(&a, N * MIXES, sizeof(float));
+        x[i] = arrays_take(&a, N * D, sizeof(di_bf16));
+        int rows = i ? 1 : N; /* of a call */
+        for (int t = 0; t < N; t += rows) {
+            float *next = mix[i] + t * HC, *post = mix[i] + (N + t) * HC;
+            be->ops->mhc_enter(be, h + t * HC * D, pre + t * HC, rows, HC, D, &fn, &base, &scale,
+                               &norm, 1e-20f, 1e-6f, 20, next, post,
+                               mix[i] + 2 * N * HC + t * HC * HC, x[i] + t * D);
+        }
+    }
+    assert_memory_equal(mix[0], mix[1], N * MIXES * sizeof(float));
+    assert_memory_equal(x[0], x[1], N * D * sizeof(di_bf16));
+    be->ops->destroy(be);
+    arrays_free(&a);
 }
 
 /* Products and experts: each row alone against all rows together. */
@@ -436,6 +474,7 @@ static void test_lack_of_memory_is_reported_by_sync_and_passes(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows_are_gathered_and_embedded_as_by_the_oracle),
+        cmocka_unit_test(test_mixes_of_a_row_alone_have_the_bits_they_have_among_others),
         cmocka_unit_test(test_norms_agree_with_the_oracle),
         cmocka_unit_test(test_rotation_agrees_with_the_oracle),
         cmocka_unit_test(test_hyper_connections_agree_with_the_oracle),

@@ -157,13 +157,15 @@ static void gather_rows(di_backend *be, const void *from, const int32_t *rows, i
           out(m, to, (size_t)n * bytes));
 }
 
-static void mhc_coeffs(di_backend *be, const di_bf16 *h, int n, int hc, const di_tensor *fn,
-                       const di_tensor *base, const di_tensor *scale, float norm_eps, float hc_eps,
-                       int iters, float *pre, float *post, float *comb) {
+static void mhc_enter(di_backend *be, const di_bf16 *h, const float *pre, int n, int hc, int d,
+                      const di_tensor *fn, const di_tensor *base, const di_tensor *scale,
+                      const di_tensor *norm, float norm_eps, float hc_eps, int iters,
+                      float *next_pre, float *post, float *comb, di_bf16 *x) {
     mirror *m = of(be);
-    INNER(mhc_coeffs, in(m, h, cells(n, fn->shape[1], 2)), n, hc, fn, base, scale, norm_eps, hc_eps,
-          iters, out(m, pre, cells(n, hc, 4)), out(m, post, cells(n, hc, 4)),
-          out(m, comb, cells(n, hc, hc) * 4));
+    INNER(mhc_enter, in(m, h, cells(n, hc, d) * 2), in(m, pre, cells(n, hc, 4)), n, hc, d, fn, base,
+          scale, norm, norm_eps, hc_eps, iters, out(m, next_pre, cells(n, hc, 4)),
+          out(m, post, cells(n, hc, 4)), out(m, comb, cells(n, hc, hc) * 4),
+          out(m, x, cells(n, d, 2)));
 }
 
 static void mhc_pre(di_backend *be, const di_bf16 *h, const float *pre, int n, int hc, int d,
@@ -228,18 +230,25 @@ static void rope_table(di_backend *be, const int64_t *positions, int n, const fl
     INNER(rope_table, positions, n, freq, t);
 }
 
-static void rope(di_backend *be, di_bf16 *x, int n, int heads, int dim, di_rope_table table,
-                 bool inverse) {
-    mirror *m = of(be);
+static di_rope_table bring_table(mirror *m, di_rope_table table, int n) {
     di_rope_table t = {.half = table.half};
     t.cos = in(m, table.cos, cells(n, table.half, 4));
     t.sin = in(m, table.sin, cells(n, table.half, 4));
+    return t;
+}
+
+static void rope(di_backend *be, di_bf16 *x, int n, int heads, int dim, di_rope_table table,
+                 bool inverse) {
+    mirror *m = of(be);
+    di_rope_table t = bring_table(m, table, n);
     INNER(rope, both(m, x, cells(n, heads, dim) * 2), n, heads, dim, t, inverse);
 }
 
-static void window_quant(di_backend *be, const di_bf16 *kv, int n, int dim, uint8_t *records) {
+static void window_make(di_backend *be, di_bf16 *kv, int n, int dim, const di_tensor *norm,
+                        float eps, di_rope_table table, uint8_t *records) {
     mirror *m = of(be);
-    INNER(window_quant, in(m, kv, cells(n, dim, 2)), n, dim,
+    di_rope_table t = bring_table(m, table, n);
+    INNER(window_make, in(m, kv, cells(n, dim, 2)), n, dim, norm, eps, t,
           out(m, records, cells(n, dim + dim / 32, 1)));
 }
 
@@ -282,13 +291,15 @@ static void index_topk(di_backend *be, const di_step *step, int source, int rati
 }
 
 static void attention(di_backend *be, const di_step *step, int layer, int window, int source,
-                      int ratio, const di_bf16 *q, int heads, int dim, const uint8_t *records,
-                      const int32_t *topk, int k, const di_tensor *sink, di_bf16 *o) {
+                      int ratio, di_bf16 *q, int heads, int dim, di_rope_table table,
+                      const uint8_t *records, const int32_t *topk, int k, const di_tensor *sink,
+                      di_bf16 *o) {
     mirror *m = of(be);
     di_step s = bring_step(m, step);
     int n = step->num_rows;
+    di_rope_table t = bring_table(m, table, n);
     INNER(attention, &s, layer, window, source, ratio, in(m, q, cells(n, heads, dim) * 2), heads,
-          dim, in(m, records, (size_t)n * step->pool.layout->window_bytes),
+          dim, t, in(m, records, (size_t)n * step->pool.layout->window_bytes),
           in(m, topk, cells(n, k, 4)), k, sink, out(m, o, cells(n, heads, dim) * 2));
 }
 
@@ -329,7 +340,7 @@ static const di_ops mirror_ops = {
     .destroy = mirror_destroy,
     .embed = embed,
     .gather_rows = gather_rows,
-    .mhc_coeffs = mhc_coeffs,
+    .mhc_enter = mhc_enter,
     .mhc_pre = mhc_pre,
     .mhc_post = mhc_post,
     .stream_mean = stream_mean,
@@ -340,7 +351,7 @@ static const di_ops mirror_ops = {
     .linear_grouped = linear_grouped,
     .rope_table = rope_table,
     .rope = rope,
-    .window_quant = window_quant,
+    .window_make = window_make,
     .window_store = window_store,
     .compress = compress,
     .entry_store = entry_store,

@@ -186,8 +186,9 @@ static void run(const attention_call *c) {
 }
 
 void di_cpu_attention(di_backend *be, const di_step *step, int layer, int window, int source,
-                      int ratio, const di_bf16 *q, int heads, int dim, const uint8_t *records,
-                      const int32_t *topk, int k, const di_tensor *sink, di_bf16 *out) {
+                      int ratio, di_bf16 *q, int heads, int dim, di_rope_table table,
+                      const uint8_t *records, const int32_t *topk, int k, const di_tensor *sink,
+                      di_bf16 *out) {
     attention_call c = {
         .cpu = di_cpu_of(be),
         .step = step,
@@ -206,6 +207,8 @@ void di_cpu_attention(di_backend *be, const di_step *step, int layer, int window
         .ld = di_cpu_row_floats(dim),
     };
     if (!c.cpu->failed) {
+        di_cpu_rope(be, q, step->num_rows, heads, dim, table, false);
         run(&c);
+        di_cpu_rope(be, out, step->num_rows, heads, dim, table, true);
     }
 }

@@ -113,9 +113,10 @@ void di_cpu_rope_table(di_backend *be, const int64_t *positions, int n, const fl
 void di_cpu_rope(di_backend *be, di_bf16 *x, int n, int heads, int dim, di_rope_table table,
                  bool inverse);
 
-void di_cpu_mhc_coeffs(di_backend *be, const di_bf16 *h, int n, int hc, const di_tensor *fn,
-                       const di_tensor *base, const di_tensor *scale, float norm_eps, float hc_eps,
-                       int sinkhorn_iters, float *pre, float *post, float *comb);
+void di_cpu_mhc_enter(di_backend *be, const di_bf16 *h, const float *pre, int n, int hc, int d,
+                      const di_tensor *fn, const di_tensor *base, const di_tensor *scale,
+                      const di_tensor *norm, float norm_eps, float hc_eps, int sinkhorn_iters,
+                      float *next_pre, float *post, float *comb, di_bf16 *x);
 void di_cpu_mhc_pre(di_backend *be, const di_bf16 *h, const float *pre, int n, int hc, int d,
                     di_bf16 *out);
 void di_cpu_stream_mean(di_backend *be, const di_bf16 *h, int n, int hc, int d, di_bf16 *out,
@@ -130,7 +131,8 @@ void di_cpu_linear_add_f32(di_backend *be, const di_bf16 *x, int n, const di_ten
 void di_cpu_linear_grouped(di_backend *be, const di_bf16 *x, int n, int groups, const di_tensor *w,
                            di_bf16 *y);
 
-void di_cpu_window_quant(di_backend *be, const di_bf16 *kv, int n, int dim, uint8_t *records);
+void di_cpu_window_make(di_backend *be, di_bf16 *kv, int n, int dim, const di_tensor *norm,
+                        float eps, di_rope_table table, uint8_t *records);
 void di_cpu_window_store(di_backend *be, const di_step *step, int layer, const uint8_t *records);
 void di_cpu_compress(di_backend *be, const di_step *step, int layer, int ratio, const float *k,
                      const float *g, const di_entry *entries, int m, int dim, di_bf16 *latents);
@@ -142,8 +144,9 @@ void di_cpu_index_topk(di_backend *be, const di_step *step, int source, int rati
                        const di_bf16 *weights, int heads, int key_dim, int k, int32_t *candidates,
                        bool build, int max_blocks, int block_size, int32_t *topk);
 void di_cpu_attention(di_backend *be, const di_step *step, int layer, int window, int source,
-                      int ratio, const di_bf16 *q, int heads, int dim, const uint8_t *records,
-                      const int32_t *topk, int k, const di_tensor *sink, di_bf16 *out);
+                      int ratio, di_bf16 *q, int heads, int dim, di_rope_table table,
+                      const uint8_t *records, const int32_t *topk, int k, const di_tensor *sink,
+                      di_bf16 *out);
 
 void di_cpu_route(di_backend *be, const di_bf16 *x, int n, const di_tensor *gate,
                   const di_tensor *bias, const di_tensor *bias_vl, const uint8_t *image, float temp,

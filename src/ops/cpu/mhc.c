@@ -55,9 +55,9 @@ static void mix_rows(void *arg, int64_t begin, int64_t end, int member) {
     }
 }
 
-void di_cpu_mhc_coeffs(di_backend *be, const di_bf16 *h, int n, int hc, const di_tensor *fn,
-                       const di_tensor *base, const di_tensor *scale, float norm_eps, float hc_eps,
-                       int sinkhorn_iters, float *pre, float *post, float *comb) {
+static void make_coeffs(di_backend *be, const di_bf16 *h, int n, int hc, const di_tensor *fn,
+                        const di_tensor *base, const di_tensor *scale, float norm_eps, float hc_eps,
+                        int sinkhorn_iters, float *pre, float *post, float *comb) {
     di_cpu *cpu = di_cpu_of(be);
     int mixes = (2 + hc) * hc, groups = (mixes + FN_ROWS - 1) / FN_ROWS;
     int token_groups = (n + TOKENS - 1) / TOKENS;
@@ -85,6 +85,16 @@ void di_cpu_mhc_coeffs(di_backend *be, const di_bf16 *h, int n, int hc, const di
     double work = (double)n * (double)width;
     di_cpu_for(cpu, work * mixes / 2, groups * token_groups, project, &loop);
     di_cpu_for(cpu, work + n * (32.0 * mixes * sinkhorn_iters), token_groups, mix_rows, &loop);
+}
+
+void di_cpu_mhc_enter(di_backend *be, const di_bf16 *h, const float *pre, int n, int hc, int d,
+                      const di_tensor *fn, const di_tensor *base, const di_tensor *scale,
+                      const di_tensor *norm, float norm_eps, float hc_eps, int sinkhorn_iters,
+                      float *next_pre, float *post, float *comb, di_bf16 *x) {
+    make_coeffs(be, h, n, hc, fn, base, scale, norm_eps, hc_eps, sinkhorn_iters, next_pre, post,
+                comb);
+    di_cpu_mhc_pre(be, h, pre, n, hc, d, x);
+    di_cpu_rms_norm(be, x, norm, norm_eps, n, d, x);
 }
 
 /* ---- streams ----------------------------------------------------------------------------------*/

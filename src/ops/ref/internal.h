@@ -34,11 +34,13 @@ void di_ref_index_topk(di_backend *be, const di_step *step, int source, int rati
                        const di_bf16 *weights, int heads, int key_dim, int k, int32_t *candidates,
                        bool build, int max_blocks, int block_size, int32_t *topk);
 void di_ref_attention(di_backend *be, const di_step *step, int layer, int window, int source,
-                      int ratio, const di_bf16 *q, int heads, int dim, const uint8_t *records,
-                      const int32_t *topk, int k, const di_tensor *sink, di_bf16 *out);
+                      int ratio, di_bf16 *q, int heads, int dim, di_rope_table table,
+                      const uint8_t *records, const int32_t *topk, int k, const di_tensor *sink,
+                      di_bf16 *out);
 
 /* ref_state.c */
-void di_ref_window_quant(di_backend *be, const di_bf16 *kv, int n, int dim, uint8_t *records);
+void di_ref_window_make(di_backend *be, di_bf16 *kv, int n, int dim, const di_tensor *norm,
+                        float eps, di_rope_table table, uint8_t *records);
 void di_ref_window_store(di_backend *be, const di_step *step, int layer, const uint8_t *records);
 void di_ref_compress(di_backend *be, const di_step *step, int layer, int ratio, const float *k,
                      const float *g, const di_entry *entries, int m, int dim, di_bf16 *latents);

@@ -228,9 +228,9 @@ static void sinkhorn(double *c, int hc, double eps, int iters) {
     }
 }
 
-static void ref_mhc_coeffs(di_backend *be, const di_bf16 *h, int n, int hc, const di_tensor *fn,
-                           const di_tensor *base, const di_tensor *scale, float norm_eps,
-                           float hc_eps, int sinkhorn_iters, float *pre, float *post, float *comb) {
+static void make_coeffs(di_backend *be, const di_bf16 *h, int n, int hc, const di_tensor *fn,
+                        const di_tensor *base, const di_tensor *scale, float norm_eps, float hc_eps,
+                        int sinkhorn_iters, float *pre, float *post, float *comb) {
     int64_t width = fn->shape[1];
     const float *b = base->data, *s = scale->data;
     float *x = di_ref_scratch(be, (size_t)width, sizeof *x);
@@ -347,6 +347,16 @@ static void ref_rope(di_backend *be, di_bf16 *x, int n, int heads, int dim, di_r
     }
 }
 
+static void ref_mhc_enter(di_backend *be, const di_bf16 *h, const float *pre, int n, int hc, int d,
+                          const di_tensor *fn, const di_tensor *base, const di_tensor *scale,
+                          const di_tensor *norm, float norm_eps, float hc_eps, int sinkhorn_iters,
+                          float *next_pre, float *post, float *comb, di_bf16 *x) {
+    make_coeffs(be, h, n, hc, fn, base, scale, norm_eps, hc_eps, sinkhorn_iters, next_pre, post,
+                comb);
+    ref_mhc_pre(be, h, pre, n, hc, d, x);
+    ref_rms_norm(be, x, norm, norm_eps, n, d, x);
+}
+
 static const di_ops ref_ops = {
     .name = "ref",
     .alloc = ref_alloc,
@@ -358,7 +368,7 @@ static const di_ops ref_ops = {
     .destroy = ref_destroy,
     .embed = ref_embed,
     .gather_rows = ref_gather_rows,
-    .mhc_coeffs = ref_mhc_coeffs,
+    .mhc_enter = ref_mhc_enter,
     .mhc_pre = ref_mhc_pre,
     .mhc_post = ref_mhc_post,
     .rms_norm = ref_rms_norm,
@@ -369,7 +379,7 @@ static const di_ops ref_ops = {
     .linear_grouped = ref_linear_grouped,
     .rope_table = ref_rope_table,
     .rope = ref_rope,
-    .window_quant = di_ref_window_quant,
+    .window_make = di_ref_window_make,
     .window_store = di_ref_window_store,
     .compress = di_ref_compress,
     .entry_store = di_ref_entry_store,

@@ -209,9 +209,11 @@ static void attend(const di_bf16 *q, const float *keys, const uint8_t *filled, i
 }
 
 void di_ref_attention(di_backend *be, const di_step *step, int layer, int window, int source,
-                      int ratio, const di_bf16 *q, int heads, int dim, const uint8_t *records,
-                      const int32_t *topk, int k, const di_tensor *sink, di_bf16 *out) {
+                      int ratio, di_bf16 *q, int heads, int dim, di_rope_table table,
+                      const uint8_t *records, const int32_t *topk, int k, const di_tensor *sink,
+                      di_bf16 *out) {
     int slots = window + k;
+    be->ops->rope(be, q, step->num_rows, heads, dim, table, false);
     for (int i = 0; i < step->num_seqs; i++) {
         bool longer = step->seqs[i].draft && window + step->seqs[i].num_rows > slots;
         slots = longer ? window + step->seqs[i].num_rows : slots;
@@ -236,6 +238,7 @@ void di_ref_attention(di_backend *be, const di_step *step, int layer, int window
             }
         }
     }
+    be->ops->rope(be, out, step->num_rows, heads, dim, table, true);
     di_free(keys);
     di_free(filled);
     di_free(acc);

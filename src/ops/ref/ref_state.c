@@ -8,8 +8,10 @@
 
 /* ---- records ----------------------------------------------------------------------------------*/
 
-void di_ref_window_quant(di_backend *be, const di_bf16 *kv, int n, int dim, uint8_t *records) {
-    (void)be;
+void di_ref_window_make(di_backend *be, di_bf16 *kv, int n, int dim, const di_tensor *norm,
+                        float eps, di_rope_table table, uint8_t *records) {
+    be->ops->rms_norm(be, kv, norm, eps, n, dim, kv);
+    be->ops->rope(be, kv, n, 1, dim, table, false);
     size_t bytes = (size_t)dim + (size_t)dim / 32;
     for (int t = 0; t < n; t++) {
         uint8_t *codes = records + (size_t)t * bytes, *scales = codes + dim;

@@ -32,6 +32,7 @@ enum {
     DI_CARD_ALIGNMENT = 256,
     DI_CARD_REGIONS = 8,
     DI_CARD_MARKS = 4,
+    DI_CARD_TICKETS = 8192,
 };
 
 /* Page-locked host memory that copies to the card start from: filled segment by segment; an event
@@ -111,6 +112,7 @@ typedef struct di_card {
     const char *trap; /* DI_CUDA_TRAP: the op whose kernels shall fail, for tests; or NULL */
     bool guard;       /* DI_CUDA_GUARD: a wait inside a step is a fault */
     bool in_step;     /* between begin and end */
+    unsigned *tickets; /* [DI_CARD_TICKETS], zeros between launches: which block comes last */
 
     bool watch;           /* DI_CUDA_SYNC: wait after every op, to name the one at fault */
     const char *op;       /* running */

@@ -151,7 +151,8 @@ typedef struct dk_entry {
     int64_t entry;
 } dk_entry;
 
-void dk_window_quant(cudaStream_t s, const dk_bf16 *kv, int n, int dim, uint8_t *records);
+void dk_window_make(cudaStream_t s, const dk_bf16 *kv, int n, int dim, const dk_bf16 *norm,
+                    float eps, const float *cosine, const float *sine, int half, uint8_t *records);
 void dk_window_store(cudaStream_t s, const dk_step *step, const uint8_t *records);
 void dk_compress(cudaStream_t s, const dk_step *step, int ratio, const float *k, const float *g,
                  const dk_entry *entries, int m, int dim, dk_bf16 *latents);
@@ -161,7 +162,10 @@ void dk_entry_store(cudaStream_t s, const dk_step *step, int ratio, const dk_ent
 typedef struct dk_attention_call {
     dk_step step;
     int window, ratio, heads, dim, k;
-    int most_slots; /* of any row's list */
+    int most_slots;             /* of any row's list */
+    int half;                   /* of the values that are rotated */
+    bool wide;                  /* all records lie at multiples of 16 bytes */
+    const float *cosine, *sine; /* [rows, half] */
     const dk_bf16 *q;
     const uint8_t *records;
     const int32_t *topk;
@@ -176,14 +180,12 @@ typedef struct dk_index_call {
     dk_step step;
     int ratio, heads, key_dim, k, max_blocks, block_size;
     int first_row, rows; /* the step's rows that this launch serves */
-    int64_t places;      /* scores of a row: entries, or places of its candidate blocks */
+    int64_t places;      /* most of any row: entries, or places of its candidate blocks */
     float factor;
     const dk_bf16 *q, *weights;
     int32_t *candidates, *topk;
     bool build;
-    dk_bf16 *query;       /* [rows, heads, key_dim] */
-    uint32_t *keys;       /* [rows, places] */
-    uint32_t *block_keys; /* [rows, places / block_size + 1] if build */
+    uint32_t *keys; /* [rows, places] */
 } dk_index_call;
 
 void dk_index(cudaStream_t s, const dk_index_call *c);
@@ -204,16 +206,18 @@ void dk_rope_table(cudaStream_t s, const int64_t *positions, int n, const float 
 void dk_rope(cudaStream_t s, dk_bf16 *x, int n, int heads, int dim, const float *cosine,
              const float *sine, int half, bool inverse);
 
-typedef struct dk_mhc {
-    int n, hc, width, sinkhorn_iters;
+typedef struct dk_mix {
+    int n, hc, d, width, mixes, sinkhorn_iters; /* width: hc * d, mixes: (2 + hc) * hc */
     float norm_eps, hc_eps;
-    const dk_bf16 *h;
-    const float *fn, *base, *scale;
-    double *dots; /* [n, (2 + hc) * hc + 1], the square sum last */
-    float *pre, *post, *comb;
-} dk_mhc;
+    const dk_bf16 *h, *norm;
+    const float *fn, *base, *scale, *pre;
+    double *sums;      /* [n, mixes + 1, 16], the square sum last */
+    unsigned *tickets; /* [n], zeros before and after */
+    float *next_pre, *post, *comb;
+    dk_bf16 *x;
+} dk_mix;
 
-void dk_mhc_coeffs(cudaStream_t s, const dk_mhc *m);
+void dk_mhc_enter(cudaStream_t s, const dk_mix *m);
 void dk_mhc_pre(cudaStream_t s, const dk_bf16 *h, const float *pre, int n, int hc, int d,
                 dk_bf16 *out);
 void dk_mhc_post(cudaStream_t s, const dk_bf16 *y, const float *post, const float *comb, int n,

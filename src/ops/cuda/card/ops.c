@@ -74,32 +74,44 @@ void di_card_rope(di_backend *be, di_bf16 *x, int n, int heads, int dim, di_rope
 
 /* ---- hyper-connections ------------------------------------------------------------------------*/
 
-void di_card_mhc_coeffs(di_backend *be, const di_bf16 *h, int n, int hc, const di_tensor *fn,
-                        const di_tensor *base, const di_tensor *scale, float norm_eps, float hc_eps,
-                        int sinkhorn_iters, float *pre, float *post, float *comb) {
+enum { MIX_ROWS = 8192 }; /* rows whose sums wait */
+
+void di_card_mhc_enter(di_backend *be, const di_bf16 *h, const float *pre, int n, int hc, int d,
+                       const di_tensor *fn, const di_tensor *base, const di_tensor *scale,
+                       const di_tensor *norm, float norm_eps, float hc_eps, int sinkhorn_iters,
+                       float *next_pre, float *post, float *comb, di_bf16 *x) {
     di_card *c = di_card_of(be);
-    size_t mixes = (2 + (size_t)hc) * (size_t)hc, width = (size_t)fn->shape[1];
-    if (n <= 0 || !di_card_enter(c, "mhc_coeffs")) {
+    size_t mixes = (2 + (size_t)hc) * (size_t)hc, width = (size_t)hc * (size_t)d;
+    if (n <= 0 || !di_card_enter(c, "mhc_enter")) {
         return;
     }
-    dk_mhc m = {
-        .n = n,
+    size_t most = n < MIX_ROWS ? (size_t)n : MIX_ROWS;
+    dk_mix m = {
         .hc = hc,
+        .d = d,
         .width = (int)width,
+        .mixes = (int)mixes,
         .sinkhorn_iters = sinkhorn_iters,
         .norm_eps = norm_eps,
         .hc_eps = hc_eps,
-        .h = h,
+        .norm = di_card_array(c, norm->data, (size_t)d * sizeof(di_bf16)),
         .fn = di_card_array(c, fn->data, mixes * width * sizeof(float)),
         .base = di_card_array(c, base->data, mixes * sizeof(float)),
         .scale = di_card_array(c, scale->data, 3 * sizeof(float)),
-        .dots = di_card_scratch(c, DI_CARD_USE_Y, (size_t)n, (mixes + 1) * sizeof(double)),
-        .pre = pre,
-        .post = post,
-        .comb = comb,
+        .sums = di_card_scratch(c, DI_CARD_USE_Y, most, (mixes + 1) * 16 * sizeof(double)),
+        .tickets = c->tickets,
     };
-    if (m.fn && m.base && m.scale && m.dots) {
-        dk_mhc_coeffs(c->stream, &m);
+    bool ok = m.norm && m.fn && m.base && m.scale && m.sums;
+    for (int t = 0; ok && t < n; t += MIX_ROWS) {
+        size_t at = (size_t)t * (size_t)hc;
+        m.n = n - t < MIX_ROWS ? n - t : MIX_ROWS;
+        m.h = h + (size_t)t * width;
+        m.pre = pre + at;
+        m.next_pre = next_pre + at;
+        m.post = post + at;
+        m.comb = comb + at * (size_t)hc;
+        m.x = x + (size_t)t * (size_t)d;
+        dk_mhc_enter(c->stream, &m);
     }
     di_card_leave(c);
 }
@@ -195,10 +207,15 @@ void di_card_linear_grouped(di_backend *be, const di_bf16 *x, int n, int groups,
 
 /* ---- state ------------------------------------------------------------------------------------*/
 
-void di_card_window_quant(di_backend *be, const di_bf16 *kv, int n, int dim, uint8_t *records) {
+void di_card_window_make(di_backend *be, di_bf16 *kv, int n, int dim, const di_tensor *norm,
+                         float eps, di_rope_table table, uint8_t *records) {
     di_card *c = di_card_of(be);
-    if (n > 0 && di_card_enter(c, "window_quant")) {
-        dk_window_quant(c->stream, kv, n, dim, records);
+    if (n > 0 && di_card_enter(c, "window_make")) {
+        const void *weight = di_card_array(c, norm->data, (size_t)dim * sizeof(di_bf16));
+        if (weight) {
+            dk_window_make(c->stream, kv, n, dim, weight, eps, table.cos, table.sin, table.half,
+                           records);
+        }
         di_card_leave(c);
     }
 }
@@ -313,13 +330,8 @@ void di_card_index_topk(di_backend *be, const di_step *step, int source, int rat
     int64_t fit = scores_at_once / (call.places > 0 ? call.places : 1);
     int rows = fit < 1 ? 1 : fit < n ? (int)fit : n;
     size_t places = (size_t)call.places;
-    call.query = di_card_scratch(c, DI_CARD_USE_SHARED, (size_t)rows,
-                                 (size_t)heads * (size_t)key_dim * sizeof(dk_bf16));
     call.keys = di_card_scratch(c, DI_CARD_USE_KEYS, (size_t)rows, (places + 1) * sizeof(uint32_t));
-    call.block_keys = di_card_scratch(c, DI_CARD_USE_LIST, (size_t)rows,
-                                      (places / (size_t)call.block_size + 1) * sizeof(uint32_t));
-    bool ok =
-        call.query && call.keys && call.block_keys && di_card_step(c, step, source, &call.step);
+    bool ok = call.keys && di_card_step(c, step, source, &call.step);
     for (call.first_row = 0; ok && call.first_row < n; call.first_row += rows) {
         call.rows = n - call.first_row < rows ? n - call.first_row : rows;
         dk_index(c->stream, &call);
@@ -327,9 +339,20 @@ void di_card_index_topk(di_backend *be, const di_step *step, int source, int rat
     di_card_leave(c);
 }
 
+/* All records that attention may read lie at multiples of 16 bytes. */
+static bool aligned_records(const dk_step *s, const uint8_t *records, bool entries) {
+    size_t all =
+        (size_t)records | (size_t)s->slots | s->slot_stride | s->ring_offset | s->window_bytes;
+    if (entries) {
+        all |= (size_t)s->blocks | s->block_stride | s->latent_offset | s->latent_bytes;
+    }
+    return all % 16 == 0;
+}
+
 void di_card_attention(di_backend *be, const di_step *step, int layer, int window, int source,
-                       int ratio, const di_bf16 *q, int heads, int dim, const uint8_t *records,
-                       const int32_t *topk, int k, const di_tensor *sink, di_bf16 *out) {
+                       int ratio, di_bf16 *q, int heads, int dim, di_rope_table table,
+                       const uint8_t *records, const int32_t *topk, int k, const di_tensor *sink,
+                       di_bf16 *out) {
     di_card *c = di_card_of(be);
     dk_attention_call call = {
         .window = window,
@@ -337,6 +360,9 @@ void di_card_attention(di_backend *be, const di_step *step, int layer, int windo
         .heads = heads,
         .dim = dim,
         .k = topk ? k : 0,
+        .half = table.half,
+        .cosine = table.cos,
+        .sine = table.sin,
         .q = q,
         .records = records,
         .topk = topk,
@@ -356,6 +382,7 @@ void di_card_attention(di_backend *be, const di_step *step, int layer, int windo
         if (topk) {
             call.step.latent_offset = step->pool.layout->latent_offset[source];
         }
+        call.wide = aligned_records(&call.step, records, topk != NULL);
         dk_attention(c->stream, &call);
     }
     di_card_leave(c);

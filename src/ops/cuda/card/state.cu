@@ -4,29 +4,56 @@
 
 /* ---- window ----------------------------------------------------------------------------------*/
 
-/* A warp takes 32 values. */
-static __global__ void window_quant(const dk_bf16 *kv, long long groups, int dim,
-                                    uint8_t *records) {
-    long long group = (long long)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
-    int lane = threadIdx.x % 32, per_row = dim / 32;
-    if (group >= groups) {
-        return;
+/* Norm, rotation, Q8, all of a row in one block: a thread has eight neighbouring values at a time,
+ * four of them a scale. */
+static __global__ void __launch_bounds__(128)
+    window_make(const dk_bf16 *kv, int dim, const dk_bf16 *norm, float eps, const float *cosine,
+                const float *sine, int half, uint8_t *records) {
+    __shared__ double scratch[32];
+    const dk_bf16 *x = kv + (size_t)blockIdx.x * dim;
+    uint8_t *record = records + (size_t)blockIdx.x * (dim + dim / 32);
+    double sum = 0;
+    for (int i = threadIdx.x * 8; i < dim; i += blockDim.x * 8) {
+        for (int j = 0; j < 8; j++) {
+            double v = bf16_value(x[i + j]);
+            sum = fma(v, v, sum); /* the product is exact */
+        }
     }
-    long long row = group / per_row;
-    int block = (int)(group % per_row);
-    dk_bf16 v = kv[group * 32 + lane];
-    float amax = bf16_value((dk_bf16)group_max(magnitude_bits(v), 32));
-    uint32_t byte = q8_scale(amax);
-    uint8_t *record = records + row * (dim + per_row);
-    record[block * 32 + lane] = (uint8_t)to_e4m3(bf16_value(v) / e8m0_value(byte));
-    if (lane == 0) {
-        record[dim + block] = (uint8_t)byte;
+    float rho = (float)(1 / sqrt(block_sum(sum, scratch) / dim + (double)eps));
+    for (int begin = 0; begin < dim; begin += blockDim.x * 8) { /* warps stay together */
+        int i = begin + threadIdx.x * 8;
+        dk_bf16 v[8] = {};
+        uint32_t most = 0;
+        for (int j = 0; j < 8 && i < dim; j += 2) {
+            float a = round_bf16(bf16_value(norm[i + j]) * (bf16_value(x[i + j]) * rho));
+            float b = round_bf16(bf16_value(norm[i + j + 1]) * (bf16_value(x[i + j + 1]) * rho));
+            int at = i + j - (dim - 2 * half);
+            if (at >= 0) {
+                size_t from = (size_t)blockIdx.x * half + at / 2;
+                float c = cosine[from], s = sine[from], turned = a * c - b * s;
+                b = a * s + b * c;
+                a = turned;
+            }
+            v[j] = to_bf16(a);
+            v[j + 1] = to_bf16(b);
+            most = max(most, max(magnitude_bits(v[j]), magnitude_bits(v[j + 1])));
+        }
+        uint32_t byte = q8_scale(bf16_value((dk_bf16)group_max(most, 4)));
+        if (i >= dim) {
+            continue;
+        }
+        for (int j = 0; j < 8; j++) {
+            record[i + j] = (uint8_t)to_e4m3(bf16_value(v[j]) / e8m0_value(byte));
+        }
+        if (threadIdx.x % 4 == 0) {
+            record[dim + i / 32] = (uint8_t)byte;
+        }
     }
 }
 
-void dk_window_quant(cudaStream_t s, const dk_bf16 *kv, int n, int dim, uint8_t *records) {
-    long long groups = (long long)n * (dim / 32);
-    window_quant<<<(unsigned)((groups + 7) / 8), 256, 0, s>>>(kv, groups, dim, records);
+void dk_window_make(cudaStream_t s, const dk_bf16 *kv, int n, int dim, const dk_bf16 *norm,
+                    float eps, const float *cosine, const float *sine, int half, uint8_t *records) {
+    window_make<<<n, 128, 0, s>>>(kv, dim, norm, eps, cosine, sine, half, records);
 }
 
 /* A row that a later row of the step would overwrite is left out. */
