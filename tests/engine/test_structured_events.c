@@ -133,6 +133,7 @@ static void open_world(uint64_t seed) {
     di_engine_options o = demo_options();
     o.max_num_seqs = 1 + below(6);
     o.num_drafts = below(6);
+    o.spec_mode = below(3) ? DI_SPEC_FIXED : DI_SPEC_PRICED;
     o.max_num_batched_tokens = o.max_num_seqs * (1 + o.num_drafts) + below(60);
     /* the drafts' context is part of the state */
     o.kv_memory = kv_memory_of("models/demo", o.max_num_seqs, 11 + below(10)) *
