@@ -4,26 +4,28 @@
 #
 #   scripts/device-check.sh [--bench] [--sanitize] [--only-bench] [--out DIR]
 #
-# --bench: timings behind the checks; --sanitize: the op suite under compute-sanitizer. Results go to
+# --bench: timings behind the checks; --sanitize: the op suite under compute-sanitizer.
+# REQUESTS in the environment is the number of random requests (10,000). Results go to
 # DIR (bench/results) as DATE-CARD-checks.txt, -ops.txt, -step.txt and -model.txt. Exit status 1 if a check
 # fails.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-bench= sanitize= checks=1 out=bench/results
+bench= sanitize= checks=1 out=bench/results requests=${REQUESTS:-10000}
 while [ $# -gt 0 ]; do
     case $1 in
         --bench) bench=1 ;;
         --sanitize) sanitize=1 ;;
         --only-bench) bench=1 checks= ;;
         --out) out=$2; shift ;;
-        *) sed -n '2,9p' "$0"; exit 2 ;;
+        *) sed -n '2,10p' "$0"; exit 2 ;;
     esac
     shift
 done
 
 here=$PWD/${DEVICE_DIR:-build/device}
-[ -x "$here/bin/deepinfer" ] || { echo 'device-check: run scripts/device-pack.sh first' >&2; exit 2; }
+[ -x "$here/bin/deepinfer" ] || tar -C "$here" -xJf "$here/programs.tar.xz" ||
+    { echo 'device-check: run scripts/device-pack.sh first' >&2; exit 2; }
 export LD_LIBRARY_PATH=$here/lib:${LD_LIBRARY_PATH-}
 export DI_CUDA_LIBRARY=$here/bin/libdeepinfer-cuda.so
 export TESTDATA=$here/testdata CMOCKA_MESSAGE_OUTPUT=TAP LC_ALL=C.UTF-8
@@ -107,7 +109,7 @@ run_checks() {
     check 'greedy text as on the CPU' bash -c "$(declare -p here); $(declare -f greedy); greedy"
     check 'a fault ends with its name and exit status 1' \
         bash -c "$(declare -p here); $(declare -f fault); fault"
-    CHECK_TIMEOUT=600 check '10,000 random requests' env TEST_BACKEND=cuda REQUESTS=10000 \
+    CHECK_TIMEOUT=600 check "$requests random requests" env TEST_BACKEND=cuda REQUESTS="$requests" \
         "$here/bin/test_random_events"
     if [ -n "$sanitize" ]; then
         for tool in memcheck racecheck; do
