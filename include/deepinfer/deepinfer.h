@@ -167,6 +167,9 @@ typedef enum di_schema_type {
     DI_SCHEMA_TOOLS,          /* free text; and calls, if any, of tools in a JSON array */
     DI_SCHEMA_TOOLS_REQUIRED, /* one such call or more */
     DI_SCHEMA_GBNF,           /* a grammar as llama.cpp reads it, from its rule `root` */
+    /* Calls of tools, or else a text of a format: {"tools": [...], "schema": {...}} or with "regex"
+     * in place of "schema"; "lenient": true leaves out what of that schema cannot be enforced. */
+    DI_SCHEMA_TOOLS_OR_CONTENT,
 } di_schema_type;
 
 /* Pointers stay the caller's and are read before the call returns. */

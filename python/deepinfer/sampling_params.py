@@ -136,14 +136,14 @@ def _mode(name: str, value: Any) -> str:
 
 # so_args' schema types, as in the library's di_schema_type.
 _SCHEMA_TYPES = {"json": 1, "json_schema": 1, "json_object": 2, "regex": 3, "ebnf": 4, "tools": 5,
-                 "tools_required": 6, "gbnf": 7}
+                 "tools_required": 6, "gbnf": 7, "tools_or_content": 8}
 
 
 def _schema(name: str, value: Any, kind: str) -> str | None:
     """The schema as a text: JSON may come as what json.loads gives."""
     if value is None and kind in ("json", "json_schema", "json_object"):
         return None
-    if kind in ("json", "json_schema", "tools", "tools_required") and not isinstance(value, str):
+    if kind not in ("regex", "ebnf", "gbnf") and not isinstance(value, str):
         if not isinstance(value, (Mapping, list, tuple, bool)):
             raise TypeError(f"{name} is {value!r}, JSON or a string that holds some is needed")
         return json.dumps(value, ensure_ascii=False)
@@ -261,7 +261,8 @@ class SamplingParams:
         eos_id: for compatibility: the end-of-sentence token is the model's, and 0 or its id are
             all that is taken. For others see ``stop_token_ids``.
         so_args: structured output, a dict: ``schema_type`` is "json", "json_object", "regex",
-            "ebnf", "gbnf", "tools" or "tools_required", ``schema`` its text (JSON also as a dict or list).
+            "ebnf", "gbnf", "tools", "tools_required" or "tools_or_content", ``schema`` its text
+            (JSON also as a dict or list).
             ``trigger_token_ids``: free text until these ids have come, then the schema;
             ``bound_token_id``: behind it the trigger must follow. For JSON also ``strict`` (on
             for "json", as in the release), ``lenient``, ``any_order`` and ``max_whitespace``.

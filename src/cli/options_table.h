@@ -232,8 +232,8 @@ OPTION(ACCESS_LOG, "access-log", 0, PATH, 0, 0, "-", "FILE", true, IN_SERVE,
        "'none' is none. SIGHUP opens it again.")
 
 /* grammar */
-OPTION(TYPE, "type", 0, CHOICE, 0, 0, "", "json_schema|regex|ebnf|tools|gbnf", false, IN_GRAMMAR,
-       "What the schemas are.")
+OPTION(TYPE, "type", 0, CHOICE, 0, 0, "", "json_schema|regex|ebnf|tools|gbnf|tools_or_content",
+       false, IN_GRAMMAR, "What the schemas are.")
 OPTION(ANY_ORDER, "any-order", 0, FLAG, 0, 0, "no", "", false, IN_GRAMMAR,
        "JSON: properties may come in any order, not only in the schema's.")
 OPTION(STRICT, "strict", 0, FLAG, 0, 0, "no", "", false, IN_GRAMMAR,

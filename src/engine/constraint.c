@@ -14,7 +14,8 @@
 static const double moment = 0.002;
 
 static bool is_tools(di_schema_type type) {
-    return type == DI_SCHEMA_TOOLS || type == DI_SCHEMA_TOOLS_REQUIRED;
+    return type == DI_SCHEMA_TOOLS || type == DI_SCHEMA_TOOLS_REQUIRED ||
+           type == DI_SCHEMA_TOOLS_OR_CONTENT;
 }
 
 static bool check_text(const di_request_params *p, di_error *err) {
@@ -31,10 +32,11 @@ static bool check_text(const di_request_params *p, di_error *err) {
     case DI_SCHEMA_TOOLS:
     case DI_SCHEMA_TOOLS_REQUIRED:
     case DI_SCHEMA_GBNF:
+    case DI_SCHEMA_TOOLS_OR_CONTENT:
         return given || di_fail(err, DI_ERR_ARGUMENT, "schema is missing");
     }
     return di_fail(err, DI_ERR_ARGUMENT, "schema_type is %d, allowed are %d to %d",
-                   (int)p->schema_type, DI_SCHEMA_NONE, DI_SCHEMA_GBNF);
+                   (int)p->schema_type, DI_SCHEMA_NONE, DI_SCHEMA_TOOLS_OR_CONTENT);
 }
 
 static bool lists(const int32_t *ids, size_t count, int32_t id) {
@@ -171,6 +173,8 @@ static di_grammar_type type_of(di_schema_type type) {
     case DI_SCHEMA_TOOLS:
     case DI_SCHEMA_TOOLS_REQUIRED:
         return DI_GRAMMAR_TOOLS;
+    case DI_SCHEMA_TOOLS_OR_CONTENT:
+        return DI_GRAMMAR_TOOLS_OR_CONTENT;
     default:
         return DI_GRAMMAR_JSON_SCHEMA;
     }

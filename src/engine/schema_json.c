@@ -142,10 +142,15 @@ static const struct {
     const char *name;
     di_schema_type type;
 } types[] = {
-    {"json", DI_SCHEMA_JSON},   {"json_schema", DI_SCHEMA_JSON},
-    {"regex", DI_SCHEMA_REGEX}, {"json_object", DI_SCHEMA_JSON_OBJECT},
-    {"ebnf", DI_SCHEMA_EBNF},   {"tools_required", DI_SCHEMA_TOOLS_REQUIRED},
-    {"tools", DI_SCHEMA_TOOLS}, {"gbnf", DI_SCHEMA_GBNF},
+    {"json", DI_SCHEMA_JSON},
+    {"json_schema", DI_SCHEMA_JSON},
+    {"regex", DI_SCHEMA_REGEX},
+    {"json_object", DI_SCHEMA_JSON_OBJECT},
+    {"ebnf", DI_SCHEMA_EBNF},
+    {"tools_required", DI_SCHEMA_TOOLS_REQUIRED},
+    {"tools", DI_SCHEMA_TOOLS},
+    {"gbnf", DI_SCHEMA_GBNF},
+    {"tools_or_content", DI_SCHEMA_TOOLS_OR_CONTENT},
 };
 
 static bool read_type(const reading *r, const json_t *value) {
@@ -160,7 +165,7 @@ static bool read_type(const reading *r, const json_t *value) {
     }
     return di_fail(r->err, DI_ERR_ARGUMENT,
                    "%s: %s is \"%.32s\", allowed are \"json\", \"json_object\", \"regex\", "
-                   "\"ebnf\", \"gbnf\", \"tools\" and \"tools_required\"",
+                   "\"ebnf\", \"gbnf\", \"tools\", \"tools_required\" and \"tools_or_content\"",
                    r->where, r->field, json_string_value(value));
 }
 
@@ -172,6 +177,11 @@ static bool read_type_text(const reading *r, const json_t *value) {
     case DI_SCHEMA_TOOLS:
     case DI_SCHEMA_TOOLS_REQUIRED:
         return read_tools(r, value);
+    case DI_SCHEMA_TOOLS_OR_CONTENT:
+        return json_is_object(value) || json_is_string(value)
+                   ? read_json(r, value)
+                   : unexpected(r, value,
+                                "an object with tools and a schema, or a string with one");
     case DI_SCHEMA_JSON_OBJECT:
         return missing(value) ||
                di_fail(r->err, DI_ERR_ARGUMENT,

@@ -19,7 +19,7 @@
  * what one text does to a grammar does not last. */
 struct di_grammar {
     di_machine machine;
-    di_schema *schema; /* of JSON_SCHEMA and TOOLS */
+    di_schema *schema; /* of JSON_SCHEMA, TOOLS and TOOLS_OR_CONTENT */
     pthread_mutex_t lock;
     atomic_int references;
     uint64_t generation; /* of the machine */
@@ -48,8 +48,9 @@ enum { MAX_COMPILE_WORK = 3000000 };
 enum { FRESH_SHARE = 16 };
 
 bool di_grammar_type_parse(const char *name, di_grammar_type *type) {
-    static const char *const names[] = {"json_schema", "regex", "ebnf", "tools", "gbnf"};
-    for (int i = 0; i < 5; i++) {
+    static const char *const names[] = {"json_schema", "regex", "ebnf",
+                                        "tools",       "gbnf",  "tools_or_content"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (strcmp(name, names[i]) == 0) {
             *type = (di_grammar_type)i;
             return true;
@@ -85,9 +86,10 @@ static bool compile(di_grammar *g, di_error *err) {
                                 .lenient = o->lenient,
                                 .max_whitespace = o->max_whitespace};
         g->schema =
-            g->type == DI_GRAMMAR_TOOLS
-                ? di_tools_compile(m, g->text, g->size, (di_calls_from)o->tools_from, &so, err)
-                : di_schema_compile(m, g->text, g->size, &so, err);
+            g->type == DI_GRAMMAR_JSON_SCHEMA
+                ? di_schema_compile(m, g->text, g->size, &so, err)
+                : di_tools_compile(m, g->text, g->size, g->type == DI_GRAMMAR_TOOLS_OR_CONTENT,
+                                   (di_calls_from)o->tools_from, &so, err);
         if (!g->schema) {
             return false;
         }
@@ -102,11 +104,10 @@ static bool compile(di_grammar *g, di_error *err) {
 
 /* What compiles within a second. */
 static size_t most_text(di_grammar_type type, const di_grammar_options *options) {
-    static const size_t most[] = {[DI_GRAMMAR_JSON_SCHEMA] = 16u << 20,
-                                  [DI_GRAMMAR_REGEX] = 1u << 20,
-                                  [DI_GRAMMAR_EBNF] = 4u << 20,
-                                  [DI_GRAMMAR_GBNF] = 4u << 20,
-                                  [DI_GRAMMAR_TOOLS] = 16u << 20};
+    static const size_t most[] = {
+        [DI_GRAMMAR_JSON_SCHEMA] = 16u << 20, [DI_GRAMMAR_REGEX] = 1u << 20,
+        [DI_GRAMMAR_EBNF] = 4u << 20,         [DI_GRAMMAR_GBNF] = 4u << 20,
+        [DI_GRAMMAR_TOOLS] = 16u << 20,       [DI_GRAMMAR_TOOLS_OR_CONTENT] = 16u << 20};
     return most[type] < options->max_text ? most[type] : options->max_text;
 }
 

@@ -17,11 +17,12 @@ typedef enum di_grammar_type {
     DI_GRAMMAR_JSON_SCHEMA,
     DI_GRAMMAR_REGEX,
     DI_GRAMMAR_EBNF,
-    DI_GRAMMAR_TOOLS, /* calls of the tools in a JSON array */
-    DI_GRAMMAR_GBNF,  /* EBNF as llama.cpp reads it */
+    DI_GRAMMAR_TOOLS,            /* calls of the tools in a JSON array */
+    DI_GRAMMAR_GBNF,             /* EBNF as llama.cpp reads it */
+    DI_GRAMMAR_TOOLS_OR_CONTENT, /* calls of tools, or else a text that a schema or regex allows */
 } di_grammar_type;
 
-/* "json_schema", "regex", "ebnf", "tools" or "gbnf". */
+/* "json_schema", "regex", "ebnf", "tools", "gbnf" or "tools_or_content". */
 bool di_grammar_type_parse(const char *name, di_grammar_type *type);
 
 /* Where the text of a tools grammar begins. */

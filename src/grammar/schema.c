@@ -387,6 +387,7 @@ bool schema_visit_all(di_schema *s, demand root) {
 
 void schema_read_draft(di_schema *s, uint32_t schema) {
     uint32_t node = di_doc_member(&s->doc, schema, "$schema");
+    s->old_refs = s->draft4 = false; /* what the text held before it was another's */
     if (node == DI_DOC_NONE || s->doc.nodes[node].type != DI_DOC_STRING) {
         return;
     }

@@ -30,9 +30,11 @@ typedef enum di_calls_from {
 } di_calls_from;
 
 /* The same for a JSON array of tools: a block of calls of them, in the markup that the model was
- * taught (schema_tools.c). */
-di_schema *di_tools_compile(di_machine *m, const char *text, size_t size, di_calls_from from,
-                            const di_schema_options *options, di_error *err);
+ * taught (schema_tools.c). or_content: the text is {"tools", "schema" or "regex", "lenient"}, and a
+ * text that the schema or the regular expression allows may come in place of the block; "lenient"
+ * speaks of that schema alone. */
+di_schema *di_tools_compile(di_machine *m, const char *text, size_t size, bool or_content,
+                            di_calls_from from, const di_schema_options *options, di_error *err);
 void di_schema_destroy(di_schema *s); /* NULL is allowed */
 
 /* The first thing that was left out for `lenient`, "" if nothing was. */

@@ -10,11 +10,15 @@
  * M being a control token, DI_VOCAB_DSML here, that no text can hold; a call without parameters has
  * an empty line. The parameters are the members of an object that the tool's schema allows, so the
  * states of objects serve (schema_members.c): what is required, bounded, forbidden or depends on
- * each other is so here too. */
+ * each other is so here too.
+ *
+ * An answer that has a format of its own beside tools is either such a block or a text of that
+ * format, never both: what a client reads as content always has the format. */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
+#include "grammar/pattern.h"
 #include "grammar/schema_internal.h"
 #include "grammar/vocab.h"
 
@@ -142,10 +146,10 @@ static bool push_tool(di_schema *s, const tool *t) {
 
 /* ---- all of them ---- */
 
-static bool push_tools(di_schema *s) {
-    const di_doc_node *list = &s->doc.nodes[0];
+static bool push_tools(di_schema *s, uint32_t node) {
+    const di_doc_node *list = &s->doc.nodes[node];
     if (list->type != DI_DOC_ARRAY || list->count == 0 || list->count > MAX_TOOLS) {
-        return schema_fail(s, DI_ERR_ARGUMENT, 0, "must be an array of 1 to 1000 tools");
+        return schema_fail(s, DI_ERR_ARGUMENT, node, "must be an array of 1 to 1000 tools");
     }
     tool *tools = di_calloc(list->count, sizeof *tools);
     if (!tools) {
@@ -166,34 +170,119 @@ static bool push_tools(di_schema *s) {
     return ok;
 }
 
-static bool compile(di_schema *s, const char *text, size_t size, di_calls_from from) {
-    if (!di_doc_parse(&s->doc, text, size, s->err)) {
-        return di_fail_prefix(s->err, "the list of tools is no JSON");
-    }
-    schema_make_terms(s);
-    schema_demand(s, NULL, 0);
+/* The block of calls of the tools at a node. */
+static bool make_block(di_schema *s, uint32_t node, di_calls_from from, di_term *block) {
+    static const char *const begins[] = {"\n\n<" MARK " calls>\n", " calls>\n", ""};
     size_t mark = s->t->num_scratch;
-    if (!schema_check(s) || !schema_open_ids(s) || !push_tools(s)) {
+    if (!push_tools(s, node)) {
         return false;
     }
     di_term call =
         di_term_cat(s->t, literal(s, "<" MARK " invoke name=\""), di_terms_take_alt(s->t, mark));
-    static const char *const begins[] = {"\n\n<" MARK " calls>\n", " calls>\n", ""};
     di_term calls = di_term_repeat(s->t, call, 1, DI_TERM_UNBOUNDED);
-    s->m->root =
-        di_term_cat3(s->t, literal(s, begins[from]), calls, literal(s, "</" MARK " calls>"));
+    *block = di_term_cat3(s->t, literal(s, begins[from]), calls, literal(s, "</" MARK " calls>"));
     return schema_check(s);
 }
 
-di_schema *di_tools_compile(di_machine *m, const char *text, size_t size, di_calls_from from,
-                            const di_schema_options *options, di_error *err) {
+/* ---- tools, or else content ---- */
+
+/* What stands in {"tools", "schema" or "regex", "lenient"}. */
+typedef struct choice {
+    uint32_t tools, schema, regex; /* nodes, DI_DOC_NONE = not given */
+    bool lenient;
+} choice;
+
+static bool read_choice(di_schema *s, choice *c) {
+    static const char *const names[] = {"tools", "schema", "regex", "lenient"};
+    const di_doc_node *root = &s->doc.nodes[0];
+    if (root->type != DI_DOC_OBJECT) {
+        return schema_fail(s, DI_ERR_ARGUMENT, 0, "must be an object with tools and a schema");
+    }
+    for (uint32_t i = root->first; i != DI_DOC_NONE; i = s->doc.nodes[i].next) {
+        const di_doc_node *n = &s->doc.nodes[i];
+        bool known = false;
+        for (size_t k = 0; k < sizeof names / sizeof *names && !known; k++) {
+            known = n->key_size == strlen(names[k]) && memcmp(n->key, names[k], n->key_size) == 0;
+        }
+        if (!known) {
+            return schema_fail(s, DI_ERR_ARGUMENT, i,
+                               "is none of \"tools\", \"schema\", \"regex\" and \"lenient\"");
+        }
+    }
+    uint32_t lenient = di_doc_member(&s->doc, 0, names[3]);
+    *c = (choice){.tools = di_doc_member(&s->doc, 0, names[0]),
+                  .schema = di_doc_member(&s->doc, 0, names[1]),
+                  .regex = di_doc_member(&s->doc, 0, names[2]),
+                  .lenient = lenient != DI_DOC_NONE && s->doc.nodes[lenient].type == DI_DOC_TRUE};
+    if (c->tools == DI_DOC_NONE) {
+        return schema_fail(s, DI_ERR_ARGUMENT, 0, "\"tools\" is missing");
+    }
+    if ((c->schema == DI_DOC_NONE) == (c->regex == DI_DOC_NONE)) {
+        return schema_fail(s, DI_ERR_ARGUMENT, 0, "needs one of \"schema\" and \"regex\"");
+    }
+    return c->regex == DI_DOC_NONE || s->doc.nodes[c->regex].type == DI_DOC_STRING ||
+           schema_fail(s, DI_ERR_ARGUMENT, c->regex, "must be a string");
+}
+
+static bool make_regex(di_schema *s, uint32_t node, di_term *content) {
+    const di_doc_node *n = &s->doc.nodes[node];
+    return di_pattern_compile(s->t, n->text, n->size, DI_PATTERN_WHOLE, content, s->err)
+               ? schema_check(s)
+               : di_fail_prefix(s->err, "#/regex");
+}
+
+static bool make_json(di_schema *s, const choice *c, di_term *content) {
+    bool lenient = s->options.lenient;
+    s->options.lenient = lenient || c->lenient;
+    lit root = LIT(LIT_SCHEMA, c->schema);
+    schema_read_draft(s, c->schema);
+    demand d = schema_read_ids_at(s, c->schema) ? schema_demand(s, &root, 1) : UINT32_MAX;
+    bool ok = d != UINT32_MAX && schema_know(s, d) && schema_visit_all(s, d);
+    if (ok && !schema_inhabited(s, d)) {
+        ok = schema_check(s) &&
+             schema_fail(s, DI_ERR_ARGUMENT, c->schema, "the schema allows no value at all");
+    }
+    *content = ok ? schema_value(s, d) : DI_TERM_NONE;
+    s->options.lenient = lenient;
+    return ok && schema_check(s);
+}
+
+/* Behind a block that has been opened nothing else can come, so there the content is only
+ * checked. */
+static bool make_choice(di_schema *s, di_calls_from from) {
+    choice c = {0};
+    di_term block = DI_TERM_NONE, content = DI_TERM_NONE;
+    if (!read_choice(s, &c) || !make_block(s, c.tools, from, &block) ||
+        !(c.regex != DI_DOC_NONE ? make_regex(s, c.regex, &content) : make_json(s, &c, &content))) {
+        return false;
+    }
+    s->m->root = from == DI_CALLS_FROM_BLOCK ? di_term_alt2(s->t, block, content) : block;
+    return schema_check(s);
+}
+
+static bool compile(di_schema *s, const char *text, size_t size, bool or_content,
+                    di_calls_from from) {
+    if (!di_doc_parse(&s->doc, text, size, s->err)) {
+        return di_fail_prefix(s->err, or_content ? "the tools and the schema are no JSON"
+                                                 : "the list of tools is no JSON");
+    }
+    schema_make_terms(s);
+    schema_demand(s, NULL, 0);
+    if (!schema_check(s) || !schema_open_ids(s)) {
+        return false;
+    }
+    return or_content ? make_choice(s, from) : make_block(s, 0, from, &s->m->root);
+}
+
+di_schema *di_tools_compile(di_machine *m, const char *text, size_t size, bool or_content,
+                            di_calls_from from, const di_schema_options *options, di_error *err) {
     di_error why = {0};
     di_schema *s = schema_create(m, options, err);
     if (!s) {
         return NULL;
     }
     s->err = &why;
-    if (!compile(s, text, size, from)) {
+    if (!compile(s, text, size, or_content, from)) {
         di_schema_destroy(s);
         if (err) {
             *err = why;

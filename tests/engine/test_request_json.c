@@ -162,6 +162,9 @@ static void test_structured_output_is_read_under_all_its_names(void **state) {
     must_constrain("\"so_args\":{\"schema_type\":\"json_object\"}", DI_SCHEMA_JSON_OBJECT, NULL);
     must_constrain("\"so_args\":{\"schema_type\":\"tools\",\"schema\":[{\"name\":\"f\"}]}",
                    DI_SCHEMA_TOOLS, "[{\"name\":\"f\"}]");
+    must_constrain("\"so_args\":{\"schema_type\":\"tools_or_content\",\"schema\":{\"tools\":"
+                   "[{\"name\":\"f\"}],\"schema\":true}}",
+                   DI_SCHEMA_TOOLS_OR_CONTENT, "{\"tools\":[{\"name\":\"f\"}],\"schema\":true}");
     must_constrain("\"response_format\":{\"type\":\"text\"}", DI_SCHEMA_NONE, NULL);
     must_constrain("\"response_format\":{\"type\":\"json_object\"}", DI_SCHEMA_JSON_OBJECT, NULL);
     must_constrain("\"response_format\":{\"type\":\"json_schema\",\"json_schema\":"

@@ -310,10 +310,10 @@ static void test_calls_follow_the_tools(void **state) {
         }
         answer_clear(&a);
         /* of its own free will; a bias makes it want to */
-        di_bias bias = {id_of(e, MARK), 30};
+        di_bias bias[] = {{id_of(e, MARK), 30}, {id_of(e, "<"), 20}};
         p = constrained(seeded(seed, 200), DI_SCHEMA_TOOLS, tools);
-        p.logit_bias = &bias;
-        p.num_logit_bias = 1;
+        p.logit_bias = bias;
+        p.num_logit_bias = 2;
         a = say(e, p);
         char *mark = strstr(a.text, MARK);
         if (mark) {
@@ -327,7 +327,7 @@ static void test_calls_follow_the_tools(void **state) {
         answer_clear(&a);
     }
     print_message("    %d blocks ended, %d free calls\n", ended, called);
-    assert_true(ended > 0);
+    assert_true(ended > 0 && called > 0);
 }
 
 /* The prompt has opened the block: the answer begins with a call. */
@@ -344,6 +344,41 @@ static void test_a_block_that_the_prompt_has_opened_goes_on(void **state) {
         }
         answer_clear(&a);
     }
+}
+
+/* A format beside tools: the answer is of the format, or calls, also behind reasoning. */
+static void test_a_format_beside_tools_holds(void **state) {
+    di_engine *e = *state;
+    char both[2048];
+    snprintf(both, sizeof both, "{\"tools\":%s,\"schema\":" BOOK "}", tools);
+    int books = 0, calls = 0;
+    for (uint64_t seed = 1; seed < 25; seed++) {
+        bool thinks = seed % 3 == 0;
+        /* a bias makes it want to call */
+        di_bias bias = {id_of(e, "\n\n"), seed % 2 ? 30 : -100};
+        di_request_params p = constrained(seeded(seed, 400), DI_SCHEMA_TOOLS_OR_CONTENT, both);
+        di_prompt prompt = messages_prompt(QUESTION);
+        prompt.effort = thinks ? 10 : 0;
+        p.logit_bias = &bias;
+        p.num_logit_bias = 1;
+        answer a = answer_of(e, prompt, p);
+        const char *end = strstr(a.text, "</think>");
+        const char *text = !thinks ? a.text : end ? end + strlen("</think>") : NULL;
+        if (text && a.reason == DI_FINISH_STOP) {
+            static const char block[] = "\n\n<" MARK " calls>\n";
+            if (*text == '\n') {
+                assert_memory_equal(text, block, strlen(block));
+                expect_calls(text + strlen(block));
+                calls++;
+            } else {
+                expect_book(text);
+                books++;
+            }
+        }
+        answer_clear(&a);
+    }
+    print_message("    %d of the format, %d blocks of calls\n", books, calls);
+    assert_true(books > 0 && calls > 0);
 }
 
 /* ---- drafts ---- */
@@ -620,6 +655,7 @@ int main(void) {
         cmocka_unit_test(test_a_forced_token_outside_the_grammar_is_an_error),
         cmocka_unit_test(test_calls_follow_the_tools),
         cmocka_unit_test(test_a_block_that_the_prompt_has_opened_goes_on),
+        cmocka_unit_test(test_a_format_beside_tools_holds),
         cmocka_unit_test(test_drafts_change_no_constrained_answer),
         cmocka_unit_test(test_answers_without_a_seed_keep_to_the_grammar_with_drafts),
         cmocka_unit_test(test_a_preempted_answer_keeps_its_place_in_the_grammar),

@@ -174,6 +174,101 @@ static void test_tools_that_are_not_strict_may_ask_for_what_cannot_be_enforced(v
     di_grammar_release(g);
 }
 
+/* A format beside tools: either calls or a text of the format, never both. */
+static di_grammar *compile_choice(const char *content, di_tools_from from) {
+    char json[4096];
+    di_grammar_options o;
+    di_grammar_options_default(&o);
+    o.tools_from = from;
+    snprintf(json, sizeof json, "{'tools':%s,%s}", tools, content);
+    for (size_t i = 0; json[i]; i++) {
+        json[i] = json[i] == '\'' ? '"' : json[i];
+    }
+    return test_compile(v, DI_GRAMMAR_TOOLS_OR_CONTENT, json, &o);
+}
+
+static void test_content_of_a_schema_or_calls(void **state) {
+    (void)state;
+    static const char block[] = "\n\n<~ calls>\n" CALL("weather", TEXT("city", "Rome")) END;
+    di_grammar *g = compile_choice(
+        "'schema':{'type':'object','properties':{'n':{'$ref':'#/$defs/d'}},'required':['n'],"
+        "'additionalProperties':false,'$defs':{'d':{'type':'integer','maximum':9,'minimum':0}}}",
+        DI_TOOLS_FROM_BLOCK);
+    expect(g, "{'n':7}", true);
+    expect(g, "{ 'n' : 7 }", true);
+    expect(g, "{'n':17}", false);
+    expect(g, "{}", false);
+    expect(g, "Hello", false);
+    expect(g, "", false);
+    expect(g, block, true);
+    expect(g, "\n\n<~ calls>\n" CALL("weather", "\n") END, false);
+    char both[512];
+    snprintf(both, sizeof both, "{'n':7}%s", block);
+    expect(g, both, false);
+    di_grammar_release(g);
+
+    g = compile_choice("'regex':'[a-z]+\\\\d'", DI_TOOLS_FROM_BLOCK);
+    expect(g, "abc7", true);
+    expect(g, "abc", false);
+    expect(g, block, true);
+    di_grammar_release(g);
+
+    g = compile_choice("'schema':{'type':'null'}", DI_TOOLS_FROM_CALL);
+    expect(g, "null", false); /* the block is open */
+    expect(g, CALL("now", "\n") END, true);
+    di_grammar_release(g);
+
+    g = compile_choice("'schema':{'format':'idn-email','maxLength':2},'lenient':true",
+                       DI_TOOLS_FROM_BLOCK);
+    assert_non_null(strstr(di_grammar_ignored(g), "#/schema/format"));
+    expect(g, "'ab'", true);
+    expect(g, "'abc'", false);
+    di_grammar_release(g);
+}
+
+/* What a schema says of its own draft holds for it alone. */
+static void test_drafts_are_apart(void **state) {
+    (void)state;
+    static const char text[] =
+        "{'tools':[{'name':'a','parameters':{'$schema':'http://json-schema.org/draft-04/schema#',"
+        "'properties':{'x':{'type':'integer'}}}}],'schema':{'type':'integer'}}";
+    char json[sizeof text];
+    for (size_t i = 0; i < sizeof text; i++) {
+        json[i] = text[i] == '\'' ? '"' : text[i];
+    }
+    di_grammar *g = test_compile(v, DI_GRAMMAR_TOOLS_OR_CONTENT, json, NULL);
+    expect(g, "1.0", true);
+    expect(g, "\n\n<~ calls>\n" CALL("a", JSON("x", "1.0")) END, false);
+    expect(g, "\n\n<~ calls>\n" CALL("a", JSON("x", "1")) END, true);
+    di_grammar_release(g);
+}
+
+static void test_bad_choices_are_refused_by_place(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *message;
+    } rows[] = {
+        {"[]", "#: must be an object with tools"},
+        {"{", "the tools and the schema are no JSON"},
+        {"{\"schema\":true}", "#: \"tools\" is missing"},
+        {"{\"tools\":[{\"name\":\"a\"}]}", "#: needs one of"},
+        {"{\"tools\":[{\"name\":\"a\"}],\"schema\":true,\"regex\":\"a\"}", "#: needs one of"},
+        {"{\"tools\":[{\"name\":\"a\"}],\"regex\":1}", "#/regex: must be a string"},
+        {"{\"tools\":[{\"name\":\"a\"}],\"regex\":\"(\"}", "#/regex: "},
+        {"{\"tools\":[{\"name\":\"a\"}],\"schema\":false}", "#/schema: the schema allows no value"},
+        {"{\"tools\":[],\"schema\":true}", "#/tools: must be an array of 1"},
+        {"{\"tools\":[{\"name\":\"a\"}],\"schema\":true,\"more\":1}", "#/more: is none of"},
+        {"{\"tools\":[{\"name\":\"a\"}],\"schema\":{\"properties\":{\"x\":{\"type\":1}}}}",
+         "#/schema/properties/x/type"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        di_error err = test_refused(v, DI_GRAMMAR_TOOLS_OR_CONTENT, rows[i].text);
+        if (strncmp(err.message, rows[i].message, strlen(rows[i].message)) != 0) {
+            fail_msg("%s: %s", rows[i].text, err.message);
+        }
+    }
+}
+
 static int make_vocab(void **state) {
     (void)state;
     v = test_vocab();
@@ -192,6 +287,9 @@ int main(void) {
         cmocka_unit_test(test_parameters_may_come_in_any_order_if_that_is_asked_for),
         cmocka_unit_test(test_bad_tools_are_refused_by_place),
         cmocka_unit_test(test_tools_that_are_not_strict_may_ask_for_what_cannot_be_enforced),
+        cmocka_unit_test(test_content_of_a_schema_or_calls),
+        cmocka_unit_test(test_drafts_are_apart),
+        cmocka_unit_test(test_bad_choices_are_refused_by_place),
     };
     return cmocka_run_group_tests(tests, make_vocab, free_vocab);
 }
