@@ -39,6 +39,10 @@ static bool make_room(di_lines *l) {
 
 /* One read. False when there is nothing to be read yet. */
 static bool fill(di_lines *l) {
+    if (l->end - l->begin > DI_LINES_MAX_BYTES) {
+        l->ended = l->too_long = true;
+        return true;
+    }
     if (!make_room(l)) {
         l->ended = true;
         l->fault = ENOMEM;
@@ -89,6 +93,10 @@ bool di_lines_next(di_lines *lines, di_error *err) {
     if (lines->fault) {
         errno = lines->fault;
         return di_fail_errno(err, "%s", lines->name);
+    }
+    if (lines->too_long) {
+        return di_fail(err, DI_ERR_ARGUMENT, "%s line %ld is longer than %zu MiB", lines->name,
+                       lines->number + 1, DI_LINES_MAX_BYTES >> 20);
     }
     if (lines->begin == lines->end) {
         return false;

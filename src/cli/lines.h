@@ -9,6 +9,10 @@
 
 #include "base/error.h"
 
+/* A longer line is an error: /dev/zero has no line's end. The longest context in JSON has a tenth.
+ */
+#define DI_LINES_MAX_BYTES ((size_t)64 << 20)
+
 typedef struct di_lines {
     char *text;  /* the current line, without its end; NUL-terminated, until the next call */
     size_t size; /* of it */
@@ -21,12 +25,14 @@ typedef struct di_lines {
     size_t begin, scanned, end, capacity; /* unread bytes; up to scanned no newline is among them */
     bool ended;                           /* nothing more comes; fault says why, 0 = the end */
     int fault;
+    bool too_long; /* the line under way has more than DI_LINES_MAX_BYTES */
 } di_lines;
 
 /* Nothing may have been read from the stream before. */
 void di_lines_open(di_lines *lines, FILE *stream, const char *name);
 
-/* False at the end and after Ctrl-C (then *err is as it was), and when reading failed. */
+/* False at the end and after Ctrl-C (then *err is as it was), when reading failed, and at a line
+ * that is too long. */
 bool di_lines_next(di_lines *lines, di_error *err);
 
 /* Whether di_lines_next would return at once. */

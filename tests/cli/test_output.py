@@ -193,6 +193,13 @@ def test_an_interrupted_logits_leaves_no_file_and_says_130(folder):
 
 
 @test
+def test_a_line_without_an_end_is_an_error_and_not_read_for_ever(_):
+    endless = bytes(72 << 20)
+    for command in ("generate", "tokenize", "recipe"):
+        complains(deepinfer(command, "-m", DEMO, stdin=endless), 1, "line 1 is longer than 64 MiB")
+
+
+@test
 def test_memory_that_is_refused_is_an_error_and_no_crash(folder):
     if MODE != "release":
         raise Skip("sanitizers reserve terabytes of address space")
