@@ -106,7 +106,11 @@ run_checks() {
     check 'any cut and company, the same bits' env TEST_BACKEND=cuda "$here/bin/test_invariance"
     check 'draws as on the CPU' env TEST_BACKEND=cuda "$here/bin/test_draws"
     check 'queued steps, the same bits' env TEST_BACKEND=cuda DI_CUDA_GUARD=1 "$here/bin/test_queue"
+    check 'queued steps with n-gram tables in locked memory' env TEST_BACKEND=cuda DI_CUDA_GUARD=1 \
+        DI_CUDA_HOST_TABLES=1 "$here/bin/test_queue"
     check 'greedy text as on the CPU' bash -c "$(declare -p here); $(declare -f greedy); greedy"
+    check 'the same with n-gram tables in locked memory' env DI_CUDA_HOST_TABLES=1 \
+        bash -c "$(declare -p here); $(declare -f greedy); greedy"
     check 'a fault ends with its name and exit status 1' \
         bash -c "$(declare -p here); $(declare -f fault); fault"
     CHECK_TIMEOUT=600 check "$requests random requests" env TEST_BACKEND=cuda REQUESTS="$requests" \

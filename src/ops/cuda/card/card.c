@@ -226,9 +226,15 @@ static bool open_card(di_card *c, di_error *err) {
     return di_card_memory_create(c, err);
 }
 
-static bool switched_on(const char *name) {
+#ifdef DI_DEBUG
+static const bool guard_by_default = true;
+#else
+static const bool guard_by_default = false;
+#endif
+
+static bool switched_on(const char *name, bool otherwise) {
     const char *value = getenv(name);
-    return value && *value && strcmp(value, "0") != 0;
+    return value && *value ? strcmp(value, "0") != 0 : otherwise;
 }
 
 static di_backend *create(int device, di_error *err) {
@@ -242,8 +248,9 @@ static di_backend *create(int device, di_error *err) {
     }
     c->base.ops = &di_card_ops;
     c->device = device;
-    c->watch = switched_on("DI_CUDA_SYNC");
-    c->guard = switched_on("DI_CUDA_GUARD");
+    c->watch = switched_on("DI_CUDA_SYNC", false);
+    c->guard = switched_on("DI_CUDA_GUARD", guard_by_default);
+    c->host_tables = switched_on("DI_CUDA_HOST_TABLES", false);
     c->trap = getenv("DI_CUDA_TRAP");
     if (!open_card(c, err)) {
         cudaGetLastError();

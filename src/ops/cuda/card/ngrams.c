@@ -117,7 +117,7 @@ void di_card_table_load(di_card *c, const di_tensor *table, bool on_card) {
     }
     c->tables = tables;
     di_card_table t = {.host = table->data, .kind = DI_TABLE_CARD};
-    bool ok = on_card && load_as(c, &t, table);
+    bool ok = on_card && !c->host_tables && load_as(c, &t, table);
     if (!ok) { /* as the file's pages where they are, else as a copy of them */
         t.kind = DI_TABLE_REGISTERED;
         ok = register_pages(&t, table);
