@@ -87,7 +87,7 @@ static double fill(di_cache *cache, int32_t *tokens, int64_t n, int *count) {
         double start = microseconds();
         di_seq_publish(cache, &seq, tokens, seq.len);
         spent += microseconds() - start;
-        di_seq_snapshot(cache, &seq, false);
+        di_seq_snapshot(cache, &seq, seq.len, false);
         di_seq_close(cache, &seq);
         di_cache_take_copies(cache, &(di_slot_copy){0}, 1);
     }

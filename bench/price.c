@@ -6,6 +6,7 @@
  * Goal: lengths in at most 50 us. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "sched/pricer.h"
@@ -32,7 +33,10 @@ static void report(const char *what, double *seconds, int steps) {
 int main(int argc, char **argv) {
     static di_job jobs[SEQS];
     static di_job *list[SEQS];
-    static int limits[SEQS];
+    static int limits[SEQS], shares[SEQS];
+    static float survival[SEQS * DRAFTS];
+    di_slots slots = {survival, limits, SEQS, DRAFTS};
+    di_price_scratch scratch = {0};
     int steps = argc > 1 ? atoi(argv[1]) : 2000;
     double *lengths = calloc((size_t)steps, sizeof *lengths);
     double *proposals = calloc((size_t)steps, sizeof *proposals);
@@ -46,7 +50,8 @@ int main(int argc, char **argv) {
         di_curve_add(&step, 1 + i * SEQS * (1 + DRAFTS) / POINTS, 0.01 + 0.0005 * i);
         di_curve_add(&draft, 1 + i * SEQS / POINTS, 0.001 + 0.00002 * i);
     }
-    if (!lengths || !proposals || !di_pricer_create(&p, &o, NULL)) {
+    if (!lengths || !proposals || !di_pricer_create(&p, &o, NULL) ||
+        !di_price_scratch_create(&scratch, SEQS * DRAFTS, NULL)) {
         fprintf(stderr, "price: no memory\n");
         return 1;
     }
@@ -59,26 +64,28 @@ int main(int argc, char **argv) {
                 z[j] = (float)(6 * unit() - 2 - j);
             }
             list[i] = &jobs[i];
-            limits[i] = jobs[i].num_drafts = DRAFTS;
+            limits[i] = DRAFTS;
             jobs[i].seq.len = 1000;
             di_pricer_resolve(&p, &jobs[i], DRAFTS, (int)(unit() * 3));
-            di_pricer_file(&p, &jobs[i], z, DRAFTS);
+            di_pricer_law law = di_pricer_get_law(&p);
+            di_pricer_file(&p, &jobs[i], &law, z, DRAFTS);
+            memcpy(survival + i * DRAFTS, jobs[i].survival, DRAFTS * sizeof *survival);
         }
         double start = di_now();
-        di_pricer_lengths(&p, list, limits, SEQS, SEQS, SEQS * DRAFTS);
+        int budget = di_pricer_budget(&p, list, limits, SEQS, SEQS, SEQS * DRAFTS);
+        di_price_share(&slots, budget, &scratch, shares);
         double middle = di_now();
         di_pricer_proposals(&p, list, SEQS);
         lengths[t] = middle - start;
         proposals[t] = di_now() - middle;
-        for (int i = 0; i < SEQS; i++) {
-            verified += jobs[i].verify;
-        }
+        verified += budget;
     }
     printf("%d answers with %d drafts, %.0f of %d verified on average\n", SEQS, DRAFTS,
            (double)verified / steps, SEQS * DRAFTS);
     report("lengths", lengths, steps);
     report("proposals", proposals, steps);
     di_pricer_destroy(&p);
+    di_price_scratch_destroy(&scratch);
     free(lengths);
     free(proposals);
     return 0;

@@ -308,21 +308,24 @@ static void file(di_pricer *p, di_job *job, user *u) {
     for (int j = 0; j < DRAFTS; j++) {
         z[j] = (float)(logit(u->chance[j]) + head_noise * normal());
     }
-    job->num_drafts = DRAFTS;
-    di_pricer_file(p, job, z, DRAFTS);
+    di_pricer_law law = di_pricer_get_law(p);
+    di_pricer_file(p, job, &law, z, DRAFTS);
 }
 
 static double run_priced(const machine *m, double acceptance, int n) {
     static sim s;
     static di_job jobs[MOST];
     static di_job *list[MOST];
-    static int limits[MOST];
+    static int limits[MOST], lengths[MOST];
+    static float survival[MOST * DRAFTS];
+    di_slots slots = {survival, limits, n, DRAFTS};
+    di_price_scratch scratch;
     di_pricer p;
     di_pricer_options o = {.num_drafts = DRAFTS, .max_num_seqs = n, .priced = true};
     for (int j = 0; j < DRAFTS; j++) {
         o.temperatures[j] = 1;
     }
-    if (!di_pricer_create(&p, &o, NULL)) {
+    if (!di_pricer_create(&p, &o, NULL) || !di_price_scratch_create(&scratch, n * DRAFTS, NULL)) {
         return 0;
     }
     di_cost_init(&p.cost, &m->step, &m->draft, m->stepped);
@@ -334,10 +337,15 @@ static double run_priced(const machine *m, double acceptance, int n) {
         for (int i = 0; i < n; i++) {
             list[i] = &jobs[i];
             jobs[i].verify = 0;
+            memcpy(survival + i * DRAFTS, jobs[i].survival, DRAFTS * sizeof *survival);
             all += limits[i] = jobs[i].num_drafts;
         }
         if (all > 0) {
-            di_pricer_lengths(&p, list, limits, n, n, all);
+            int budget = di_pricer_budget(&p, list, limits, n, n, all);
+            di_price_share(&slots, budget, &scratch, lengths);
+            for (int i = 0; i < n; i++) {
+                jobs[i].verify = lengths[i];
+            }
         }
         di_pricer_proposals(&p, list, n);
         for (int i = 0; i < n; i++) {
@@ -367,6 +375,7 @@ static double run_priced(const machine *m, double acceptance, int n) {
         }
     }
     di_pricer_destroy(&p);
+    di_price_scratch_destroy(&scratch);
     return s.tokens / s.seconds;
 }
 

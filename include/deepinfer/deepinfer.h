@@ -376,6 +376,8 @@ typedef struct di_engine_stats {
     /* On a card: steps that were queued there whole, tokens drawn and all, and how many of them as
      * recorded programs; the others had something that the host must do. */
     uint64_t card_steps, recorded_steps;
+    /* Steps that the device had been given before the results of the step in front were read. */
+    uint64_t steps_ahead;
 } di_engine_stats;
 
 DI_API void di_engine_get_stats(di_engine *engine, di_engine_stats *stats);

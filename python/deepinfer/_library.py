@@ -258,6 +258,7 @@ class EngineStats(Structure):
                                         "priced_seconds_error")),
         ("card_steps", c_uint64),
         ("recorded_steps", c_uint64),
+        ("steps_ahead", c_uint64),
     ]
 
 

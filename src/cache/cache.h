@@ -132,12 +132,14 @@ bool di_seq_reserve(di_cache *cache, di_seq *seq, int64_t len, di_error *err);
  * snapshots nothing is published. */
 void di_seq_publish(di_cache *cache, di_seq *seq, const int32_t *tokens, int64_t known);
 
-/* Keeps the rings as they are at seq->len, which must be a multiple of DI_BLOCK_TOKENS, > 0.
+/* Keeps the rings as they are, for those who resume behind the last published block. written: rows
+ * of at most so many tokens have been written into them (by steps that are queued, too); they must
+ * be fewer than max_backtracking behind that place, for what lies in front of it to be there still.
  * `rolling`: replaces the sequence's earlier rolling snapshot instead of adding one (for decoding,
  * where only the newest matters). The least recently used snapshot goes if none is free. Nothing is
- * kept if not all blocks are published, if there is a snapshot at this place already (it counts as
- * used), if all are pinned, or without snapshots. */
-void di_seq_snapshot(di_cache *cache, di_seq *seq, bool rolling);
+ * kept if too much has been written, if no block is published, if there is a snapshot at this place
+ * already (it counts as used), if all are pinned, or without snapshots. */
+void di_seq_snapshot(di_cache *cache, di_seq *seq, int64_t written, bool rolling);
 
 /* Takes back the newest tokens down to `len` (rollback of drafts): at most max_backtracking - 1,
  * not into published blocks. Blocks beyond are kept. No memory is touched: layout.c's table says

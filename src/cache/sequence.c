@@ -145,9 +145,11 @@ static int32_t snapshot_for(di_cache *cache, int32_t own) {
     return di_snapshots_take(s);
 }
 
-void di_seq_snapshot(di_cache *cache, di_seq *seq, bool rolling) {
-    assert(seq->len > 0 && seq->len % DI_BLOCK_TOKENS == 0);
-    if (cache->o.num_snapshots == 0 || (int64_t)seq->num_published * DI_BLOCK_TOKENS != seq->len) {
+void di_seq_snapshot(di_cache *cache, di_seq *seq, int64_t written, bool rolling) {
+    int64_t beyond = written - (int64_t)seq->num_published * DI_BLOCK_TOKENS;
+    assert(beyond >= 0);
+    if (cache->o.num_snapshots == 0 || seq->num_published == 0 ||
+        (beyond > 0 && beyond >= cache->o.max_backtracking)) {
         return;
     }
     di_block *block = &cache->blocks.all[di_prefix_map_find(&cache->blocks.map, seq->chain)];

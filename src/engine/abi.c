@@ -192,6 +192,7 @@ static const di_member members[] = {
     MEMBER(di_engine_stats, priced_seconds_error),
     MEMBER(di_engine_stats, card_steps),
     MEMBER(di_engine_stats, recorded_steps),
+    MEMBER(di_engine_stats, steps_ahead),
 };
 
 const di_member *di_layout(size_t *count) {

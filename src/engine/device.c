@@ -14,6 +14,7 @@
 #include "base/thread.h"
 #include "engine/masks.h"
 #include "engine/queued.h"
+#include "engine/resolve.h"
 
 struct di_device {
     di_device_options o;
@@ -22,6 +23,7 @@ struct di_device {
     di_sample_scratch **scratch; /* one for each of its members */
     int num_scratch;
     di_masks *masks;
+    di_resolver resolver;
     int32_t *draft_tokens; /* [max_rows] */
     float *draft_confidence;
     di_force_fn force; /* for tests, or NULL */
@@ -46,14 +48,16 @@ bool di_work_create(di_work *w, const di_sched_options *o, int max_logprobs, int
         return false;
     }
     w->parts = di_calloc(n, sizeof *w->parts);
+    w->outputs = di_calloc(n, sizeof *w->outputs);
     w->samplers = di_calloc(n, sizeof *w->samplers);
     w->source = di_calloc(n, sizeof *w->source);
     w->first_logits = di_calloc(n, sizeof *w->first_logits);
-    w->tokens = di_calloc((size_t)o->max_num_batched_tokens, sizeof *w->tokens);
+    w->tokens =
+        di_calloc((size_t)o->max_num_batched_tokens + n * (size_t)max_drafts, sizeof *w->tokens);
     w->results = di_calloc(n, sizeof *w->results);
     w->tops = di_calloc(n * tokens, (size_t)max_logprobs * sizeof *w->tops);
-    if (!w->parts || !w->samplers || !w->source || !w->first_logits || !w->tokens || !w->results ||
-        !w->tops) {
+    if (!w->parts || !w->outputs || !w->samplers || !w->source || !w->first_logits || !w->tokens ||
+        !w->results || !w->tops) {
         di_work_destroy(w);
         return di_fail(err, DI_ERR_NO_MEMORY, "no memory for steps of %zu sequences", n);
     }
@@ -66,6 +70,7 @@ bool di_work_create(di_work *w, const di_sched_options *o, int max_logprobs, int
 void di_work_destroy(di_work *w) {
     di_plan_destroy(&w->plan);
     di_free(w->parts);
+    di_free(w->outputs);
     di_free(w->samplers);
     di_free(w->source);
     di_free(w->first_logits);
@@ -109,18 +114,6 @@ static void move_state(di_device *d, di_work *w) {
     move_all(d, w, false);
 }
 
-/* Inputs that were not known when the work was made are known now. */
-static void fill_inputs(di_work *w) {
-    for (int i = 0; i < w->plan.num_rows; i++) {
-        if (w->source[i] >= 0) {
-            const di_row_result *r = &w->before->results[w->source[i]];
-            int32_t *last = (int32_t *)w->parts[i].tokens + w->parts[i].num_tokens - 1;
-            /* a row whose sampling failed has ended: any token will do for its wasted step */
-            *last = r->failed ? 0 : r->tokens[0].id;
-        }
-    }
-}
-
 static void keep_scores(const di_logprobs *from, di_scored *to) {
     to->logprob = (float)from->logprob;
     to->num_top = from->num_top;
@@ -130,16 +123,19 @@ static void keep_scores(const di_logprobs *from, di_scored *to) {
 }
 
 /* Log-probabilities of the prompt's tokens that these rows predict. */
-static bool score_prompt(const di_device *d, const di_plan_row *row, const di_row_sampler *s,
-                         const float *logits, di_sample_scratch *scratch, di_error *err) {
-    for (int t = 0; t < row->num_tokens; t++) {
-        int64_t next = row->pos0 + t + 1;
+static bool score_prompt(const di_device *d, const di_work *w, int i, const float *logits,
+                         di_sample_scratch *scratch, di_error *err) {
+    const di_model_rows *part = &w->parts[i];
+    const di_job *job = w->plan.rows[i].job;
+    const di_row_sampler *s = w->samplers[i];
+    for (int t = 0; t < part->num_tokens; t++) {
+        int64_t next = part->pos0 + t + 1;
         di_logprobs found;
-        if (next >= row->job->num_prompt) {
+        if (next >= job->num_prompt) {
             break;
         }
         if (!di_prompt_logprobs(s->params, logits + (size_t)t * (size_t)d->o.vocab_size,
-                                row->job->tokens[next], scratch, &found, err)) {
+                                job->tokens[next], scratch, &found, err)) {
             return false;
         }
         keep_scores(&found, &s->prompt[next]);
@@ -147,19 +143,23 @@ static bool score_prompt(const di_device *d, const di_plan_row *row, const di_ro
     return true;
 }
 
+/* Position of the token in front of a row's outputs. */
+static int64_t anchor_of(const di_work *w, int i) {
+    return w->parts[i].pos0 + w->parts[i].num_tokens - w->outputs[i];
+}
+
 /* Draws the token of output k; logits: of its row. */
 static bool draw(const di_work *w, int i, int k, const float *logits, di_sample_scratch *scratch,
                  di_row_result *r) {
-    const di_plan_row *row = &w->plan.rows[i];
     di_row_sampler *s = w->samplers[i];
-    int64_t position = row->pos0 + row->num_tokens - row->outputs + 1 + k;
+    int64_t position = anchor_of(w, i) + 1 + k;
     di_sample_input in = {
         .logits = logits,
         .history = &s->history,
         .seed = s->seed,
         .position = (uint64_t)position,
-        .num_output = position - row->job->num_prompt,
-        .law = k + 1 < row->outputs ? &s->laws[k] : NULL,
+        .num_output = position - w->plan.rows[i].job->num_prompt,
+        .law = k + 1 < w->outputs[i] ? &s->laws[k] : NULL,
     };
     di_sampled sampled;
     bool guided = s->guide.constraint != NULL;
@@ -183,13 +183,14 @@ static bool draw(const di_work *w, int i, int k, const float *logits, di_sample_
  */
 static bool verify(const di_device *d, const di_work *w, int i, const float *logits,
                    di_sample_scratch *scratch, di_row_result *r) {
-    const di_plan_row *row = &w->plan.rows[i];
-    const int32_t *drafts = w->parts[i].tokens + row->num_tokens - row->outputs + 1;
-    for (int k = 0; k < row->outputs; k++) {
+    const di_model_rows *part = &w->parts[i];
+    int outputs = w->outputs[i];
+    const int32_t *drafts = part->tokens + part->num_tokens - outputs + 1;
+    for (int k = 0; k < outputs; k++) {
         if (!draw(w, i, k, logits + (size_t)k * (size_t)d->o.vocab_size, scratch, r)) {
             return false;
         }
-        if (k + 1 < row->outputs && drafts[k] != r->tokens[k].id) {
+        if (k + 1 < outputs && drafts[k] != r->tokens[k].id) {
             break;
         }
     }
@@ -199,14 +200,13 @@ static bool verify(const di_device *d, const di_work *w, int i, const float *log
 /* logits: of the row's first token that has some. */
 static void sample_row(const di_device *d, di_work *w, int i, const float *logits,
                        di_sample_scratch *scratch) {
-    const di_plan_row *row = &w->plan.rows[i];
-    const di_row_sampler *s = w->samplers[i];
+    const di_model_rows *part = &w->parts[i];
     di_row_result *r = &w->results[i];
-    bool scores =
-        s->prompt && row->num_logits == row->num_tokens && row->pos0 < row->job->num_prompt;
+    bool scores = w->samplers[i]->prompt && part->num_logits == part->num_tokens &&
+                  part->pos0 < w->plan.rows[i].job->num_prompt;
     const float *first =
-        logits + (size_t)(row->num_logits - row->outputs) * (size_t)d->o.vocab_size;
-    r->failed = (scores && !score_prompt(d, row, s, logits, scratch, &r->error)) ||
+        logits + (size_t)(part->num_logits - w->outputs[i]) * (size_t)d->o.vocab_size;
+    r->failed = (scores && !score_prompt(d, w, i, logits, scratch, &r->error)) ||
                 !verify(d, w, i, first, scratch, r);
 }
 
@@ -219,17 +219,17 @@ static void sample_rows(void *arg, int64_t begin, int64_t end, int member) {
     di_device *d = ((sample_loop *)arg)->d;
     di_work *w = ((sample_loop *)arg)->w;
     for (int i = (int)begin; i < (int)end; i++) {
-        if (w->plan.rows[i].num_logits > 0) {
+        if (w->parts[i].num_logits > 0) {
             sample_row(d, w, i, d->logits + (size_t)w->first_logits[i] * (size_t)d->o.vocab_size,
                        d->scratch[member]);
         }
     }
 }
 
-static void sample(di_device *d, di_work *w) {
+static void sample(di_device *d, di_work *w, int num_logits) {
     sample_loop loop = {d, w};
-    di_team_run(d->team, w->plan.num_logits > 1 ? d->num_scratch : 1, w->plan.num_rows, 1,
-                sample_rows, &loop);
+    di_team_run(d->team, num_logits > 1 ? d->num_scratch : 1, w->plan.num_rows, 1, sample_rows,
+                &loop);
 }
 
 /* ---- drafts ---- */
@@ -284,12 +284,26 @@ static void guide_drafts(draft_batch *b, bool back) {
 }
 
 /* No law is known of what a test forces: only seeded and greedy answers keep theirs. */
-static void force_drafts(const draft_batch *b, int i, di_row_result *r) {
-    di_row_sampler *s = b->w->samplers[b->rows[i]];
-    b->d->force(b->d->force_user, b->w->plan.rows[b->rows[i]].job, b->parts[i].pos0, r->num_drafts,
-                r->drafts);
-    for (int j = 0; j < r->num_drafts; j++) {
+static void force_drafts(const draft_batch *b, int i, di_row_sampler *s) {
+    b->d->force(b->d->force_user, b->w->plan.rows[b->rows[i]].job, b->parts[i].pos0, s->num_drafts,
+                s->drafts);
+    for (int j = 0; j < s->num_drafts; j++) {
         s->laws[j].count = 0;
+    }
+}
+
+/* Hands row i of the batch its drafts. */
+static void keep_drafts(const draft_batch *b, int i, const int32_t *tokens,
+                        const float *confidence) {
+    di_row_sampler *s = b->w->samplers[b->rows[i]];
+    di_row_result *r = &b->w->results[b->rows[i]];
+    float single[DI_MAX_DRAFTS];
+    r->num_drafts = s->num_drafts = b->d->o.num_drafts;
+    memcpy(s->drafts, tokens, (size_t)s->num_drafts * sizeof *tokens);
+    memcpy(r->confidence, confidence, (size_t)s->num_drafts * sizeof *confidence);
+    di_pricer_survivals(&b->w->law, confidence, s->num_drafts, single, s->survival);
+    if (b->d->force) {
+        force_drafts(b, i, s);
     }
 }
 
@@ -303,14 +317,7 @@ static void propose(draft_batch *b) {
     if (b->count > 0 && di_model_draft(b->d->o.model, b->parts, b->count, draw_draft, b, tokens,
                                        confidence, &ignored)) {
         for (int i = 0; i < b->count; i++) {
-            di_row_result *r = &b->w->results[b->rows[i]];
-            r->num_drafts = b->d->o.num_drafts;
-            memcpy(r->drafts, tokens + i * size, (size_t)r->num_drafts * sizeof *tokens);
-            memcpy(r->confidence, confidence + i * size,
-                   (size_t)r->num_drafts * sizeof *confidence);
-            if (b->d->force) {
-                force_drafts(b, i, r);
-            }
+            keep_drafts(b, i, tokens + i * size, confidence + i * size);
         }
     }
     guide_drafts(b, true);
@@ -325,8 +332,9 @@ static void draft(di_device *d, di_work *w) {
     for (int i = 0; i < w->plan.num_rows; i++) {
         const di_plan_row *row = &w->plan.rows[i];
         const di_row_result *r = &w->results[i];
-        int64_t anchor = row->pos0 + row->num_tokens - row->outputs + r->num_tokens;
-        if (!row->propose || r->failed || r->num_tokens == 0 || anchor + 2 > row->job->max_len) {
+        int64_t anchor = anchor_of(w, i) + r->num_tokens;
+        if (!row->propose || r->failed || r->num_tokens == 0 || anchor + 2 > row->job->max_len ||
+            di_sample_ends(w->samplers[i]->params, r->tokens[r->num_tokens - 1].id)) {
             continue;
         }
         w->num_drafted++;
@@ -352,11 +360,11 @@ static void do_work(di_device *d, di_work *w) {
     move_state(d, w);
     w->forward = w->middle = w->sampled = di_now();
     w->num_drafted = 0;
-    fill_inputs(w);
+    di_resolve(&d->resolver, w);
     int n = 0;
     for (int i = 0; i < w->plan.num_rows; i++) {
         w->first_logits[i] = n;
-        n += w->plan.rows[i].num_logits;
+        n += w->parts[i].num_logits;
         w->results[i].failed = w->failed;
         w->results[i].num_tokens = w->results[i].num_drafts = 0;
     }
@@ -369,7 +377,7 @@ static void do_work(di_device *d, di_work *w) {
         if (w->failed) {
             fail_rows(w);
         } else {
-            sample(d, w);
+            sample(d, w, n);
             w->sampled = di_now();
             if (d->o.num_drafts > 0) {
                 draft(d, w);
@@ -466,6 +474,7 @@ di_device *di_device_create(const di_device_options *o, di_error *err) {
     d->draft_tokens = di_calloc((size_t)o->max_rows, sizeof *d->draft_tokens);
     d->draft_confidence = di_calloc((size_t)o->max_rows, sizeof *d->draft_confidence);
     bool ok = d->scratch && d->logits && d->draft_tokens && d->draft_confidence;
+    ok = ok && di_resolver_create(&d->resolver, o->max_num_seqs, o->num_drafts, err);
     ok = ok && (d->masks = di_masks_create(d->num_scratch, err)) != NULL;
     ok = ok && (d->team = di_team_create(d->num_scratch, err)) != NULL;
     for (int i = 0; ok && i < d->num_scratch; i++) {
@@ -504,6 +513,7 @@ void di_device_destroy(di_device *d) {
     }
     di_team_destroy(d->team);
     di_masks_destroy(d->masks);
+    di_resolver_destroy(&d->resolver);
     pthread_mutex_destroy(&d->lock);
     pthread_cond_destroy(&d->changed);
     di_free(d->scratch);

@@ -1,7 +1,8 @@
 /* The device's side of the step: a thread that does queued work in order. On the CPU it is what a
  * stream is on a GPU. The step thread fills a di_work from a plan, submits it, and reads its
  * results when it is done; while one is being done the next may be submitted, whose rows may take
- * as input the tokens that the first is about to sample. */
+ * as input the tokens that the first is about to sample, and go on where its drafts were accepted
+ * up to (resolve.h). */
 #ifndef DI_ENGINE_DEVICE_H
 #define DI_ENGINE_DEVICE_H
 
@@ -26,7 +27,11 @@ typedef struct di_row_sampler {
     di_sample_history history;
     di_guide guide;    /* its constraint NULL: the answer has none; as the history, the device's */
     di_scored *prompt; /* [num_prompt] or NULL: written at the position that was predicted */
-    di_draft_law laws[DI_MAX_DRAFTS]; /* of the proposals at hand; the device's, as the history */
+    /* The proposals at hand; the device's, as the history. */
+    int num_drafts;
+    int32_t drafts[DI_MAX_DRAFTS];
+    float survival[DI_MAX_DRAFTS]; /* probability that all up to it are accepted */
+    di_draft_law laws[DI_MAX_DRAFTS];
 } di_row_sampler;
 
 /* A token that a row gave. */
@@ -40,23 +45,25 @@ typedef struct di_row_result {
     di_error error;
     int num_tokens; /* drafts that were right, and one more; or 0 */
     di_row_token tokens[1 + DI_MAX_DRAFTS];
-    int num_drafts; /* proposals for what follows */
-    int32_t drafts[DI_MAX_DRAFTS];
-    float confidence[DI_MAX_DRAFTS]; /* before the sigmoid */
+    int num_drafts;                  /* proposals for what follows; the sampler has them */
+    float confidence[DI_MAX_DRAFTS]; /* in each, before the sigmoid */
 } di_row_result;
 
 typedef struct di_work {
-    /* filled by the step thread */
+    /* Filled by the step thread, but for what it cannot know (resolve.h): then parts begin where
+     * the work before gives one token, and drafts are added by the device. */
     di_plan plan;
     di_model_rows *parts;      /* [max_num_seqs], one for each plan row */
+    int *outputs;              /* [max_num_seqs] most tokens it can give: 0, or 1 + its drafts */
     di_row_sampler **samplers; /* [max_num_seqs] */
     int *source; /* [max_num_seqs] row of the work before whose sampled token is the last input; -1
                   */
+    di_pricer_law law; /* for the drafts that are made */
     int *first_logits; /* [max_num_seqs] the device's */
     int max_rows;
     const struct di_work *before; /* that work, NULL if none is queued */
-    int32_t *tokens;              /* [max_num_batched_tokens] behind `parts` */
-    int32_t *blocks;              /* block tables behind `parts`, grown as needed */
+    int32_t *tokens; /* [max_num_batched_tokens + max_num_seqs * max_drafts] behind `parts` */
+    int32_t *blocks; /* block tables behind `parts`, grown as needed */
     size_t block_capacity;
 
     /* filled by the device */

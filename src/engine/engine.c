@@ -109,6 +109,8 @@ static bool set_drafts(di_engine *e, const di_engine_options *o, di_error *err) 
     if (o->num_drafts < 0) {
         e->num_drafts = e->num_drafts < block ? e->num_drafts : block;
     }
+    e->max_masks = 1 + e->num_drafts;
+    e->sched_options.max_drafts = e->num_drafts;
     return e->num_drafts == 0 || in_range("num_drafts", e->num_drafts, 0, block, err);
 }
 
@@ -275,7 +277,6 @@ di_engine *di_engine_open(const di_engine_options *options, di_error *err) {
     pthread_cond_init(&e->called, &monotonic);
     pthread_condattr_destroy(&monotonic);
     set_sched_options(e, &o);
-    e->max_masks = 1 + o.num_drafts;
     if (!open_parts(e, &o, err) || !open_grammars(e, err) || !start(e, &o, err)) {
         di_engine_close(e);
         return NULL;

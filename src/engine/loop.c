@@ -1,6 +1,7 @@
 /* The step thread: takes requests in, plans steps, reads their results, and tells the queues. One
  * turn: plan step t and submit it; while it runs, read step t - 1, whose rows' tokens t takes as
- * input without their having been here. Synchronous mode reads t itself instead.
+ * input without their having been here, as it takes the drafts that t - 1 made and goes on where
+ * those that t - 1 verified were accepted up to. Synchronous mode reads t itself instead.
  *
  * A job whose result in t - 1 ended it has a wasted row in t; its result is dropped. */
 #include <errno.h>
@@ -193,32 +194,35 @@ static void check_deadlines(di_engine *e) {
 
 /* ---- planning ---------------------------------------------------------------------------------*/
 
+/* Without drafts, and where the job's unread step may give several tokens, as if it gave one: the
+ * rest is the device's to find out (resolve.h). */
 static void fill_part(di_work *w, int i, int32_t *to) {
     const di_plan_row *row = &w->plan.rows[i];
     const di_job *job = row->job;
     di_choice *c = job->owner;
-    int64_t known = job->num_tokens - row->pos0;
-    known = known < row->num_tokens ? known : row->num_tokens;
-    memcpy(to, job->tokens + row->pos0, (size_t)known * sizeof *to);
+    int drafts = row->outputs > 1 ? row->outputs - 1 : 0, n = row->num_tokens - drafts;
+    int64_t pos0 = row->pos0 - (row->in_flight > 0 ? row->in_flight - 1 : 0);
+    int64_t known = job->num_tokens - pos0;
+    known = known < n ? known : n;
+    memcpy(to, job->tokens + pos0, (size_t)known * sizeof *to);
     w->source[i] = -1;
-    if (row->outputs > 1) { /* verified beside the last known token */
-        memcpy(to + known, job->drafts, (size_t)(row->outputs - 1) * sizeof *to);
-    } else if (known < row->num_tokens) { /* the last one is being sampled */
+    if (known < n) { /* the last one is being sampled */
         to[known] = 0;
         w->source[i] = c->unread_row;
     }
+    w->outputs[i] = row->outputs > 0;
     di_model_rows *part = &w->parts[i];
     *part = (di_model_rows){
-        .pos0 = row->pos0,
+        .pos0 = pos0,
         .slot = job->seq.slot,
         .num_blocks = job->seq.num_blocks,
         .tokens = to,
-        .num_tokens = row->num_tokens,
-        .num_logits = row->num_logits,
-        .replay_from = row->pos0 < job->num_prompt ? job->replay_from : 0,
+        .num_tokens = n,
+        .num_logits = row->num_logits - drafts,
+        .replay_from = pos0 < job->num_prompt ? job->replay_from : 0,
     };
-    for (int64_t k = 1; k <= DI_MODEL_LOOK_BACK && k <= row->pos0; k++) {
-        part->before[DI_MODEL_LOOK_BACK - k] = job->tokens[row->pos0 - k];
+    for (int64_t k = 1; k <= DI_MODEL_LOOK_BACK && k <= pos0; k++) {
+        part->before[DI_MODEL_LOOK_BACK - k] = job->tokens[pos0 - k];
     }
     w->samplers[i] = &c->sampler;
 }
@@ -273,6 +277,7 @@ static di_work *plan_next(di_engine *e) {
     }
     int32_t *tokens = w->tokens;
     w->before = e->unread;
+    w->law = di_pricer_get_law(&e->pricer);
     for (int i = 0; i < w->plan.num_rows; i++) {
         fill_part(w, i, tokens);
         tokens += w->plan.rows[i].num_tokens;
@@ -289,19 +294,6 @@ static di_work *plan_next(di_engine *e) {
 }
 
 /* ---- results ----------------------------------------------------------------------------------*/
-
-static bool ends_at(const di_choice *c, int32_t token) {
-    const di_sample_params *p = c->request->params;
-    if (token == p->eos_token_id && !p->ignore_eos) {
-        return true;
-    }
-    for (size_t i = 0; i < p->stop_token_ids.count; i++) {
-        if (token == p->stop_token_ids.ids[i]) {
-            return true;
-        }
-    }
-    return false;
-}
 
 /* Text of a token, through the stop texts, into c->text. */
 static void take_text(di_engine *e, di_choice *c, int32_t token, bool ends) {
@@ -323,7 +315,7 @@ static bool take_token(di_engine *e, di_choice *c, const di_row_token *r) {
     di_job *job = &c->job;
     job->tokens[job->num_tokens++] = r->id;
     job->prompt_logits = false; /* all are there, and from now on the reader's to read */
-    bool ends = ends_at(c, r->id);
+    bool ends = di_sample_ends(c->request->params, r->id);
     take_text(e, c, r->id, ends);
     bool full = job->num_tokens >= job->max_len;
     di_choice_add_token(c, r, &c->text, ends || full || c->failed || c->stop.match >= 0);
@@ -342,12 +334,12 @@ static bool take_token(di_engine *e, di_choice *c, const di_row_token *r) {
 }
 
 /* Tokens behind the one that ends the answer are dropped. */
-static void take_tokens(di_engine *e, di_choice *c, const di_plan_row *row,
-                        const di_row_result *r) {
+static void take_tokens(di_engine *e, di_choice *c, const di_work *w, int i) {
+    const di_row_result *r = &w->results[i];
     if (c->job.num_drafts > 0) {
-        int accepted = r->num_tokens - 1;
-        di_engine_note_drafts(e, &c->job, row->outputs - 1, accepted);
-        di_pricer_resolve(&e->pricer, &c->job, row->outputs - 1, accepted);
+        int verified = w->outputs[i] - 1, accepted = r->num_tokens - 1;
+        di_engine_note_drafts(e, &c->job, verified, accepted);
+        di_pricer_resolve(&e->pricer, &c->job, verified, accepted);
     }
     if (c->request->pins && c->job.num_tokens == c->job.num_prompt) {
         di_pins_settle(e, c->request->id, &c->job);
@@ -357,9 +349,7 @@ static void take_tokens(di_engine *e, di_choice *c, const di_plan_row *row,
             return;
         }
     }
-    c->job.num_drafts = r->num_drafts;
-    memcpy(c->job.drafts, r->drafts, (size_t)r->num_drafts * sizeof *r->drafts);
-    di_pricer_file(&e->pricer, &c->job, r->confidence, r->num_drafts);
+    di_pricer_file(&e->pricer, &c->job, &w->law, r->confidence, r->num_drafts);
 }
 
 static void read_row(di_engine *e, const di_work *w, int i) {
@@ -372,8 +362,9 @@ static void read_row(di_engine *e, const di_work *w, int i) {
         retire_choice(e, c);
         return;
     }
-    int64_t done = row->pos0 + row->num_tokens;
-    if (row->pos0 < job->num_prompt) {
+    const di_model_rows *part = &w->parts[i];
+    int64_t done = part->pos0 + part->num_tokens;
+    if (part->pos0 < job->num_prompt) {
         di_choice_tell_prompt(c, done < job->num_prompt ? done : job->num_prompt);
     }
     if (w->failed) {
@@ -381,7 +372,7 @@ static void read_row(di_engine *e, const di_work *w, int i) {
     } else if (r->failed) {
         end_choice(e, c, DI_FINISH_ERROR, &r->error);
     } else if (row->outputs > 0) {
-        take_tokens(e, c, row, r);
+        take_tokens(e, c, w, i);
     }
 }
 
@@ -401,15 +392,17 @@ static void learn_costs(di_engine *e, const di_work *w) {
 /* Steps of decoding alone teach what steps cost. */
 static void learn_prices(di_engine *e, const di_work *w) {
     double context = 0;
-    int rows = w->plan.num_tokens;
+    int rows = 0, logits = 0;
     for (int i = 0; i < w->plan.num_rows; i++) {
-        const di_plan_row *row = &w->plan.rows[i];
-        if (row->pos0 < row->job->num_prompt) {
+        const di_model_rows *part = &w->parts[i];
+        if (part->pos0 < w->plan.rows[i].job->num_prompt) {
             return;
         }
-        context += (double)row->pos0 * row->num_tokens;
+        context += (double)part->pos0 * part->num_tokens;
+        rows += part->num_tokens;
+        logits += part->num_logits;
     }
-    if (!e->pricer.o.priced || rows == 0 || rows != w->plan.num_logits || w->failed) {
+    if (!e->pricer.o.priced || rows == 0 || rows != logits || w->failed) {
         return;
     }
     di_cost *cost = &e->pricer.cost;
@@ -491,16 +484,6 @@ static void wait_and_read(di_engine *e, di_work *w, double planned) {
     di_trace_step(e->trace, w, start, host);
 }
 
-/* Whether the next step can be planned only when this one has been read: lengths depend on how many
- * drafts it accepts, and drafts that it makes are rows of the next. */
-static bool must_be_read(const di_engine *e, const di_work *w) {
-    bool waits = e->synchronous;
-    for (int i = 0; i < w->plan.num_rows; i++) {
-        waits |= w->plan.rows[i].propose || w->plan.rows[i].outputs > 1;
-    }
-    return waits;
-}
-
 void *di_engine_loop(void *arg) {
     di_engine *e = arg;
     e->opened = di_now();
@@ -518,7 +501,7 @@ void *di_engine_loop(void *arg) {
             wait_and_read(e, read, planned);
         }
         e->unread = w;
-        if (w && must_be_read(e, w)) {
+        if (w && e->synchronous) {
             wait_and_read(e, w, read ? 0 : planned);
             e->unread = NULL;
         }

@@ -21,18 +21,18 @@ struct di_masks {
 };
 
 static bool is_guided(const di_work *w, int i) {
-    return w->plan.rows[i].outputs > 0 && w->samplers[i]->guide.constraint;
+    return w->outputs[i] > 0 && w->samplers[i]->guide.constraint;
 }
 
 static void prepare_rows(void *arg, int64_t begin, int64_t end, int member) {
     const di_work *w = arg;
     (void)member;
     for (int i = (int)begin; i < (int)end; i++) {
-        const di_plan_row *row = &w->plan.rows[i];
+        const di_model_rows *part = &w->parts[i];
         if (is_guided(w, i)) {
             di_guide_prepare(&w->samplers[i]->guide,
-                             w->parts[i].tokens + row->num_tokens - row->outputs + 1,
-                             row->outputs - 1);
+                             part->tokens + part->num_tokens - w->outputs[i] + 1,
+                             w->outputs[i] - 1);
         }
     }
 }

@@ -13,10 +13,10 @@
 di_step_tokens di_engine_count_tokens(di_engine *e, const di_work *w) {
     di_step_tokens t = {0};
     for (int i = 0; i < w->plan.num_rows; i++) {
-        const di_plan_row *row = &w->plan.rows[i];
-        const di_job *job = row->job;
-        int64_t prompt = job->num_prompt - row->pos0;
-        prompt = prompt < 0 ? 0 : prompt < row->num_tokens ? prompt : row->num_tokens;
+        const di_job *job = w->plan.rows[i].job;
+        const di_model_rows *part = &w->parts[i];
+        int64_t prompt = job->num_prompt - part->pos0;
+        prompt = prompt < 0 ? 0 : prompt < part->num_tokens ? prompt : part->num_tokens;
         t.prompt += (int)prompt;
         t.completion += job->ended ? 0 : w->results[i].num_tokens;
     }
@@ -91,6 +91,15 @@ void di_engine_note_rest(di_engine *e) {
     pthread_mutex_unlock(&e->lock);
 }
 
+/* Those of drafts are known when the step has been done. */
+static int rows_of(const di_work *w) {
+    int rows = 0;
+    for (int i = 0; i < w->plan.num_rows; i++) {
+        rows += w->parts[i].num_tokens;
+    }
+    return rows;
+}
+
 void di_engine_note_step(di_engine *e, const di_work *w, di_step_tokens tokens, double host) {
     di_sched_stats sched;
     di_cache_stats cache;
@@ -99,7 +108,7 @@ void di_engine_note_step(di_engine *e, const di_work *w, di_step_tokens tokens, 
     di_step_stats step = {
         .seconds = di_now() - e->opened,
         .sequences = w->plan.num_rows,
-        .tokens = w->plan.num_tokens,
+        .tokens = rows_of(w),
         .prompt_tokens = tokens.prompt,
         .completion_tokens = tokens.completion,
         .running = sched.running,
@@ -120,6 +129,7 @@ void di_engine_note_step(di_engine *e, const di_work *w, di_step_tokens tokens, 
     add_up(s, &step);
     s->preempted_recomputed = sched.recomputed;
     s->card_steps += w->by_card;
+    s->steps_ahead += w->before != NULL;
     s->recorded_steps = recorded;
     s->preempted_kept = sched.swapped;
     tell_pools(s, &cache);

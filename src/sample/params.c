@@ -17,6 +17,14 @@ void di_sample_params_init(di_sample_params *p) {
     };
 }
 
+bool di_sample_ends(const di_sample_params *p, int32_t token) {
+    bool ends = token == p->eos_token_id && !p->ignore_eos;
+    for (size_t i = 0; i < p->stop_token_ids.count && !ends; i++) {
+        ends = token == p->stop_token_ids.ids[i];
+    }
+    return ends;
+}
+
 /* ---- numbers ----------------------------------------------------------------------------------*/
 
 static bool real_in(const char *name, double value, double low, double high, di_error *err) {

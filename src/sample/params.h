@@ -98,6 +98,9 @@ static inline bool di_sampling_is_greedy(const di_sampling *p) {
     return (float)p->temperature < (float)DI_GREEDY_TEMPERATURE;
 }
 
+/* True if this token ends the answer. */
+bool di_sample_ends(const di_sample_params *p, int32_t token);
+
 /* True if some parameter depends on which tokens came before. */
 static inline bool di_sample_params_penalise(const di_sample_params *p) {
     return p->repetition_penalty != 1 || p->presence_penalty != 0 || p->frequency_penalty != 0;

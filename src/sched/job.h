@@ -43,9 +43,7 @@ struct di_job {
     di_job *leader;      /* its prompt goes first (then it is in the prefix cache); NULL = none */
     int32_t *tokens;     /* prompt and known output */
     int64_t num_tokens;
-    /* Proposals for what follows tokens[num_tokens - 1], to be verified beside it; synchronous
-     * engines only: rows behind them could not be planned. */
-    int32_t drafts[DI_MAX_DRAFTS];
+    /* How many proposals the device holds for what follows tokens[num_tokens - 1]. */
     int num_drafts;
     /* What di_pricer_file made of them: the confidence in each, given those before it, and the
      * probability that all up to it are accepted. */
@@ -60,10 +58,13 @@ struct di_job {
     di_job *first_held;
     di_seq seq;            /* while running */
     int64_t opened_len;    /* seq.len when it was opened */
-    int in_flight;         /* most tokens that queued steps can give, not in tokens yet */
+    int in_flight;         /* most tokens that queued steps can give, not in tokens yet: more than
+                            * 1 only where drafts are being verified, and then seq.len and all that
+                            * follows from it are upper bounds until the step has been read */
     int queued;            /* steps that hold a row of it and whose results are not in: 0 to 2 */
     int plan_row;          /* row in the plan being made, or -1 */
     int64_t prompt_border; /* last block border inside the prompt: a snapshot is taken there */
+    int64_t kept_border;   /* last one behind which a snapshot was asked for */
     int64_t branch_border; /* border up to which others' blocks matched, without a snapshot; or 0 */
     int64_t cached_tokens; /* resumed from prefixes at the first admission */
     int64_t blocked_at;    /* spare blocks when it could not be admitted; INT64_MIN = not tried */
@@ -71,12 +72,12 @@ struct di_job {
     float known[DI_MAX_DRAFTS]; /* running mean of survival over rounds that have been decided */
     uint64_t rounds;            /* how many those are */
     uint64_t proposed_at;       /* the pricer's turn */
-    int verify;                 /* drafts in the plan being made */
-    bool propose;               /* new ones are wanted at the end of the plan being made */
+    int verify;                 /* most drafts in the plan being made */
+    bool propose;               /* new ones are wanted at the end of the last planned output */
     di_host_state *host_state;  /* or NULL */
 };
 
-/* Tokens whose rows may be queued: known ones and the one being sampled. */
+/* Tokens whose rows may be queued: known ones and those being sampled. */
 static inline int64_t di_job_target(const di_job *j) {
     return j->num_tokens + j->in_flight;
 }

@@ -55,20 +55,35 @@ static double sigmoid(double x) {
     return 1 / (1 + exp(-(x < -60 ? -60 : x > 60 ? 60 : x)));
 }
 
-void di_pricer_file(di_pricer *p, di_job *job, const float *confidence, int n) {
-    double survival = 1;
-    for (int j = 0; j < n; j++) {
-        double c = 0;
-        if (isnan(confidence[j])) {
-            p->broken++;
-        } else {
-            c = sigmoid((double)confidence[j] / p->o.temperatures[j]);
-        }
-        job->confidence[j] = (float)c;
-        c *= (p->accepted[j] + prior_tests) / (p->expected[j] + prior_tests);
-        survival *= c < 1 ? c : 1;
-        job->survival[j] = (float)survival;
+di_pricer_law di_pricer_get_law(const di_pricer *p) {
+    di_pricer_law law = {0};
+    for (int j = 0; j < p->o.num_drafts; j++) {
+        law.temperatures[j] = p->o.temperatures[j];
+        law.factors[j] = (p->accepted[j] + prior_tests) / (p->expected[j] + prior_tests);
     }
+    return law;
+}
+
+int di_pricer_survivals(const di_pricer_law *law, const float *confidence, int n, float *single,
+                        float *survival) {
+    double all = 1;
+    int broken = 0;
+    for (int j = 0; j < n; j++) {
+        bool number = !isnan(confidence[j]);
+        double c = number ? sigmoid((double)confidence[j] / law->temperatures[j]) : 0;
+        broken += !number;
+        single[j] = (float)c;
+        c *= law->factors[j];
+        all *= c < 1 ? c : 1;
+        survival[j] = (float)all;
+    }
+    return broken;
+}
+
+void di_pricer_file(di_pricer *p, di_job *job, const di_pricer_law *law, const float *confidence,
+                    int n) {
+    job->num_drafts = n;
+    p->broken += (uint64_t)di_pricer_survivals(law, confidence, n, job->confidence, job->survival);
 }
 
 void di_pricer_resolve(di_pricer *p, di_job *job, int verified, int accepted) {
@@ -114,7 +129,7 @@ static void fill_known(di_pricer *p, const di_job *job, int limit, int row) {
     }
 }
 
-/* Drafts that the step should verify. Time counts with that of the new drafts at the end of it.
+/* Time counts with that of the new drafts at the end of it.
  * What prompts in the step cost is not the drafts' matter: time counts as if decoding were alone,
  * and drafts by what they add to the step as it is. */
 static int budget_of(di_pricer *p, di_job *const *jobs, const int *limits, int n, int rows,
@@ -133,27 +148,20 @@ static int budget_of(di_pricer *p, di_job *const *jobs, const int *limits, int n
     return di_price_budget(&known, n, p->seconds, drafting, most, &p->scratch, &rate);
 }
 
-void di_pricer_lengths(di_pricer *p, di_job *const *jobs, const int *limits, int n, int rows,
-                       int most) {
-    int stride = p->o.num_drafts, all = 0;
+int di_pricer_budget(di_pricer *p, di_job *const *jobs, const int *limits, int n, int rows,
+                     int most) {
+    int all = 0;
     for (int i = 0; i < n; i++) {
         all += limits[i];
     }
     most = most < all ? most : all;
+    most = most > 0 ? most : 0;
     int budget = !p->o.priced || most < 1 ? most : budget_of(p, jobs, limits, n, rows, most);
     if (p->o.priced && p->o.agree) {
-        int agreed = p->o.agree(p->o.user, rows + (budget > 0 ? budget : 0)) - rows;
+        int agreed = p->o.agree(p->o.user, rows + budget) - rows;
         budget = agreed < most ? agreed : most;
     }
-    for (int i = 0; i < n; i++) {
-        memcpy(p->survival + i * stride, jobs[i]->survival,
-               (size_t)limits[i] * sizeof *p->survival);
-    }
-    di_slots now = {p->survival, limits, n, stride};
-    di_price_share(&now, budget, &p->scratch, p->lengths);
-    for (int i = 0; i < n; i++) {
-        jobs[i]->verify = p->lengths[i];
-    }
+    return budget > 0 ? budget : 0;
 }
 
 /* ---- proposals --------------------------------------------------------------------------------*/

@@ -31,6 +31,13 @@ typedef struct di_pricer_options {
     void *user;
 } di_pricer_options;
 
+/* How confidences become survivals, as experience has it at the moment. A step takes it along, for
+ * the device has the confidences first and shares the step's budget by them. */
+typedef struct di_pricer_law {
+    double temperatures[DI_MAX_DRAFTS];
+    double factors[DI_MAX_DRAFTS]; /* accepted over expected */
+} di_pricer_law;
+
 typedef struct di_pricer {
     di_pricer_options o;
     di_cost cost;                 /* priced only; its owner calls di_cost_init */
@@ -51,16 +58,27 @@ typedef struct di_pricer {
 bool di_pricer_create(di_pricer *p, const di_pricer_options *o, di_error *err);
 void di_pricer_destroy(di_pricer *p); /* of all zero: nothing */
 
-/* Drafts of the job have come: what their confidences (before the sigmoid) say. */
-void di_pricer_file(di_pricer *p, di_job *job, const float *confidence, int n);
+di_pricer_law di_pricer_get_law(const di_pricer *p);
+
+/* What n confidences (before the sigmoid) say: the probability that each draft is accepted given
+ * those before it are (the head's word), and that all up to it are. One that is no number counts as
+ * 0; returns how many those are. */
+int di_pricer_survivals(const di_pricer_law *law, const float *confidence, int n, float *single,
+                        float *survival);
+
+/* n drafts of the job have come, in a step that had this law. */
+void di_pricer_file(di_pricer *p, di_job *job, const di_pricer_law *law, const float *confidence,
+                    int n);
 
 /* The drafts last filed have been decided: so many were verified, and so many of those accepted. */
 void di_pricer_resolve(di_pricer *p, di_job *job, int verified, int accepted);
 
-/* Sets job->verify of n jobs that each have a row. limits[i]: drafts of job i that may be verified;
- * rows: of the step so far, theirs included; most: drafts for which there is room. */
-void di_pricer_lengths(di_pricer *p, di_job *const *jobs, const int *limits, int n, int rows,
-                       int most);
+/* How many drafts a step should verify in which n jobs have a row each; it is for di_price_share to
+ * say whose. limits[i]: drafts of job i that may be verified; rows: of the step so far, theirs
+ * included; most: drafts for which there is room. Rounds that have not been decided are not looked
+ * at. */
+int di_pricer_budget(di_pricer *p, di_job *const *jobs, const int *limits, int n, int rows,
+                     int most);
 
 /* Sets job->propose of n jobs that will each give a token in a step. */
 void di_pricer_proposals(di_pricer *p, di_job *const *jobs, int n);

@@ -97,7 +97,7 @@ void di_plan_clear(di_plan *p) {
         di_free(p->moves[i].seq.blocks);
         release_host_state(p->moves[i].host);
     }
-    p->num_rows = p->num_tokens = p->num_logits = p->num_copies = 0;
+    p->num_rows = p->num_drafts = p->num_tokens = p->num_logits = p->num_copies = 0;
     p->num_moves = 0;
     p->stuck = NULL;
 }
@@ -211,15 +211,21 @@ void di_sched_end(di_sched *s, di_job *job) {
 void di_sched_result(di_sched *s, const di_plan_row *row, int emitted) {
     di_job *job = row->job;
     assert(job->queued > 0 && job->in_flight >= row->outputs && emitted <= row->outputs);
+    int less = emitted > 0 ? row->outputs - emitted : 0; /* drafts refused or not verified */
     job->queued--;
     job->in_flight -= row->outputs;
-    if (row->outputs > 1 && emitted > 0 &&
-        job->state == DI_JOB_RUNNING) { /* refused drafts' rows are undone */
-        di_seq_truncate(s->cache, &job->seq, job->seq.len - row->outputs + emitted);
+    if (job->state == DI_JOB_RUNNING) {
+        di_seq_truncate(s->cache, &job->seq, job->seq.len - less);
+    } else if (job->host_state) { /* preempted since */
+        job->host_state->len -= less;
     }
 }
 
 /* ---- preemption -------------------------------------------------------------------------------*/
+
+static int drafts_in(const di_plan_row *row) {
+    return row->outputs > 1 ? row->outputs - 1 : 0;
+}
 
 /* Takes the job's row out of the plan again. */
 static void unplan(di_plan *plan, di_job *job) {
@@ -227,8 +233,8 @@ static void unplan(di_plan *plan, di_job *job) {
         return;
     }
     di_plan_row *row = &plan->rows[job->plan_row];
-    plan->num_tokens -= row->num_tokens;
-    plan->num_logits -= row->num_logits;
+    plan->num_tokens -= row->num_tokens - drafts_in(row);
+    plan->num_logits -= row->num_logits - drafts_in(row);
     job->seq.len = row->pos0;
     job->in_flight -= row->outputs;
     job->queued--;
@@ -344,17 +350,22 @@ static int64_t next_border(const di_sched *s, const di_job *job) {
 
 /* Called before rows are given: the rings are as they will be when the plan's copies are made. Not
  * so where the job was opened: a prefix's snapshot is there already, and rings from the host arrive
- * behind the copies. */
+ * behind the copies.
+ *
+ * Behind the last published border the rings may hold more: an answer passes borders in steps of
+ * several tokens, and refused drafts were written, too. Every row so far lies in front of the known
+ * tokens and max_drafts more, or is in flight. */
 static void snapshot_if_wanted(di_sched *s, di_job *job) {
-    int64_t at = job->seq.len;
-    if (at == 0 || at % DI_BLOCK_TOKENS != 0 || job->seq.num_published != at / DI_BLOCK_TOKENS ||
-        at == job->opened_len) {
+    int64_t at = (int64_t)job->seq.num_published * DI_BLOCK_TOKENS, len = job->seq.len;
+    bool decoding = at >= job->num_prompt;
+    if (at <= job->opened_len || at == job->kept_border || (at != len && !decoding)) {
         return;
     }
-    bool decoding = at >= job->num_prompt;
+    job->kept_border = at;
     if (decoding || at == job->prompt_border || at == job->branch_border ||
         at % s->o.snapshot_interval == 0) {
-        di_seq_snapshot(s->cache, &job->seq, decoding);
+        int64_t drafted = s->o.max_drafts > 0 ? job->num_tokens - 1 + s->o.max_drafts : 0;
+        di_seq_snapshot(s->cache, &job->seq, drafted > len ? drafted : len, decoding);
     }
 }
 
@@ -386,13 +397,14 @@ static void give(di_plan *plan, di_job *job, int n) {
         .num_tokens = n,
         .num_logits = prompt ? n : outputs,
         .outputs = outputs,
+        .in_flight = job->in_flight,
     };
     job->plan_row = plan->num_rows++;
     job->seq.len += n;
     job->in_flight += outputs;
     job->queued++;
-    plan->num_tokens += n;
-    plan->num_logits += row->num_logits;
+    plan->num_tokens += n - drafts_in(row); /* drafts are counted for the plan as a whole */
+    plan->num_logits += row->num_logits - drafts_in(row);
 }
 
 /* Up to `most` rows for a running job, and rows for its drafts behind them if they reach its last
@@ -414,9 +426,10 @@ static int serve(di_sched *s, const di_sched_costs *costs, di_plan *plan, di_job
     return (int)n;
 }
 
-/* A job that has a token in flight and is full with it has nothing more to run. */
+/* A job that is full with the token that is in flight for certain has nothing more to run. With
+ * those of drafts beside it, it may be: then it has a row. */
 static bool full(const di_job *job) {
-    return di_job_target(job) >= job->max_len && job->in_flight > 0;
+    return job->in_flight > 0 && job->num_tokens + 1 >= job->max_len;
 }
 
 /* ---- decoding ---------------------------------------------------------------------------------*/
@@ -425,14 +438,14 @@ static bool decoding(const di_job *job) {
     return di_job_decodes(job) && di_job_need(job) <= 1;
 }
 
-/* Drafts of a job that may have a row: none beyond its length, none across a block border (where a
- * snapshot is wanted). */
-static int drafts_of(const di_job *job) {
-    int64_t n = job->num_drafts, room = job->max_len - job->num_tokens - 1;
-    int64_t border = DI_BLOCK_TOKENS - (job->seq.len + 1) % DI_BLOCK_TOKENS;
+/* Drafts that a job has, or will have when the step in flight has been done, and that may have a
+ * row: none beyond its length. */
+static int drafts_of(const di_sched *s, const di_job *job) {
+    int coming = job->propose ? s->o.max_drafts : 0;
+    int64_t n = job->in_flight > 0 ? coming : job->num_drafts;
+    int64_t room = job->max_len - di_job_target(job) - 1;
     n = n < room ? n : room;
-    n = n < border ? n : border % DI_BLOCK_TOKENS;
-    return n > 0 && job->in_flight == 0 ? (int)n : 0;
+    return n > 0 ? (int)n : 0;
 }
 
 /* Prompt rows that this step will hold, as far as that can be said before it is planned: the budget
@@ -450,33 +463,46 @@ static int prompt_rows(const di_sched *s, int decoding_rows) {
     return (int)(rows < room ? rows : room);
 }
 
-/* Decides how many drafts each decoding job has verified: all rows and logits are there for them
- * that are left when everybody has one. */
-static void choose_lengths(di_sched *s) {
+/* Decides how many drafts the step verifies, and so how many each decoding job may have verified at
+ * most: all rows and logits are there for them that are left when everybody has one. */
+static int choose_budget(di_sched *s) {
     int n = 0, all = 0;
     for (int i = 0; i < s->num_running; i++) {
         di_job *job = s->running[i];
         if (decoding(job) && !full(job)) {
-            job->verify = 0;
-            all += s->limits[n] = drafts_of(job);
+            all += s->limits[n] = drafts_of(s, job);
             s->chosen[n++] = job;
         }
     }
     int rows = s->o.max_num_batched_tokens - s->num_running;
     int logits = s->o.max_logits - s->num_running;
-    int most = rows < logits ? rows : logits;
+    int budget = rows < logits ? rows : logits;
+    budget = budget < all ? budget : all;
     if (all > 0 && s->pricer) {
-        di_pricer_lengths(s->pricer, s->chosen, s->limits, n, n + prompt_rows(s, n), most);
-    } else if (all > 0) {
-        for (int i = 0; i < n && most > 0; i++) {
-            most -= s->chosen[i]->verify = s->limits[i] < most ? s->limits[i] : most;
-        }
+        budget =
+            di_pricer_budget(s->pricer, s->chosen, s->limits, n, n + prompt_rows(s, n), budget);
     }
+    for (int i = 0; i < n; i++) {
+        s->chosen[i]->verify = s->limits[i] < budget ? s->limits[i] : budget;
+    }
+    return budget;
+}
+
+/* Drafts that the step may verify as it is planned now. */
+static void count_drafts(di_plan *plan, int budget) {
+    int drafts = 0;
+    for (int i = 0; i < plan->num_rows; i++) {
+        drafts += drafts_in(&plan->rows[i]);
+    }
+    drafts = drafts < budget ? drafts : budget;
+    plan->num_tokens += drafts - plan->num_drafts;
+    plan->num_logits += drafts - plan->num_drafts;
+    plan->num_drafts = drafts;
 }
 
 /* Every decoding job gets its row, best rank first, and rows for its drafts. */
 static void plan_decodes(di_sched *s, const di_sched_costs *costs, di_plan *plan) {
-    choose_lengths(s);
+    int budget = choose_budget(s);
     for (int i = 0; i < s->num_running; i++) {
         di_job *job = s->running[i];
         if (decoding(job) && !full(job)) {
@@ -486,6 +512,7 @@ static void plan_decodes(di_sched *s, const di_sched_costs *costs, di_plan *plan
             }
         }
     }
+    count_drafts(plan, budget);
 }
 
 /* ---- admission --------------------------------------------------------------------------------*/
@@ -542,11 +569,17 @@ static bool open_sequence(di_sched *s, di_plan *plan, di_job *job, int64_t spare
     return true;
 }
 
+/* It was preempted while drafts of it were being verified: where it goes on is known when that step
+ * has been read. */
+static bool unsettled(const di_job *job) {
+    return job->in_flight > 1;
+}
+
 /* Tries to start the head of the queue. False: it must wait, and so must all behind it. */
 static bool admit(di_sched *s, di_plan *plan, di_job *job) {
     int64_t spare = spare_blocks(s);
     if (s->num_running >= s->o.max_num_seqs || di_cache_free_slots(s->cache) < 1 ||
-        spare <= job->blocked_at) {
+        spare <= job->blocked_at || unsettled(job)) {
         return false;
     }
     if (!open_sequence(s, plan, job, spare)) {
@@ -554,6 +587,7 @@ static bool admit(di_sched *s, di_plan *plan, di_job *job) {
         return false;
     }
     job->opened_len = job->seq.len;
+    job->kept_border = 0;
     di_queue_remove(&s->waiting, job);
     enter_running(s, job);
     return true;
@@ -584,7 +618,8 @@ static bool let_in(di_sched *s, const di_sched_costs *costs, di_plan *plan, int 
 static int plan_admissions(di_sched *s, const di_sched_costs *costs, di_plan *plan, int budget) {
     while (budget > 0 && di_queue_head(&s->waiting)) {
         if (!let_in(s, costs, plan, &budget)) {
-            plan->stuck = s->num_running == 0 ? di_queue_head(&s->waiting) : NULL;
+            di_job *head = di_queue_head(&s->waiting);
+            plan->stuck = s->num_running == 0 && !unsettled(head) ? head : NULL;
             break;
         }
     }
@@ -640,14 +675,16 @@ static void top_up(di_sched *s, const di_sched_costs *costs, di_plan *plan, int 
 /* Asks for drafts behind the rows that give a token which is not the last. */
 static void choose_proposals(di_sched *s, di_plan *plan) {
     int n = 0;
-    for (int i = 0; s->pricer && i < plan->num_rows; i++) {
+    for (int i = 0; i < plan->num_rows; i++) {
         di_job *job = plan->rows[i].job;
+        int64_t least = job->num_tokens + 1 + (plan->rows[i].in_flight > 0); /* behind the step */
         job->propose = false;
-        if (plan->rows[i].outputs > 0 && job->num_tokens + 2 < job->max_len) {
+        if (plan->rows[i].outputs > 0 && least + 1 < job->max_len && s->o.max_drafts > 0) {
+            job->propose = true;
             s->chosen[n++] = job;
         }
     }
-    if (n > 0) {
+    if (n > 0 && s->pricer) {
         di_pricer_proposals(s->pricer, s->chosen, n);
     }
     for (int i = 0; n > 0 && i < plan->num_rows; i++) {
@@ -656,6 +693,7 @@ static void choose_proposals(di_sched *s, di_plan *plan) {
 }
 
 static void finish_plan(di_sched *s, di_plan *plan) {
+    count_drafts(plan, plan->num_drafts); /* some may have been preempted since */
     choose_proposals(s, plan);
     plan->num_copies = di_cache_take_copies(s->cache, plan->copies, plan->max_copies);
     for (int i = 0; i < plan->num_rows; i++) {

@@ -10,7 +10,15 @@
  *
  * Plans are made ahead of results: seq.len counts rows that are queued. The token a queued step
  * will sample is a row's input like any other; a job whose result then turns out to end it has one
- * wasted row. One thread (the step thread); no allocation once warm. */
+ * wasted row.
+ *
+ * Where the queued step verifies drafts, how many tokens it gives is not known: lengths, blocks and
+ * rows are then planned as if all were accepted, and corrected when the result is in. What the
+ * device runs begins where the accepted ones end. How many drafts a step verifies in all is the
+ * plan's; which ones (of each job at most as many as its row has room for) is for the device to
+ * find out, since it has them first.
+ *
+ * One thread (the step thread); no allocation once warm. */
 #ifndef DI_SCHED_SCHED_H
 #define DI_SCHED_SCHED_H
 
@@ -23,6 +31,8 @@ typedef struct di_sched_options {
     int max_logits;               /* rows of logits of a step, >= max_num_seqs */
     int snapshot_interval;        /* tokens between snapshots in a prompt: multiple of the block */
     size_t host_bytes;            /* for the state of preempted jobs; 0 = they are recomputed */
+    int max_drafts;               /* of a job at once; 0 = none. Snapshots need a cache with
+                                   * max_backtracking > 2 * max_drafts */
 } di_sched_options;
 
 /* Measured: what decides between recomputing a preempted job and keeping its state. */
@@ -39,10 +49,11 @@ typedef struct di_sched_stats {
 
 typedef struct di_plan_row {
     di_job *job;
-    int64_t pos0;
-    int num_tokens;
+    int64_t pos0;   /* upper bound, if the job has a step with drafts in flight */
+    int num_tokens; /* those of drafts included */
     int num_logits; /* rows with logits, the last ones; 0, 1, or all (prompt_logits) */
-    int outputs;    /* most tokens it can give: 0, or 1 + drafts, the last rows being the drafts' */
+    int outputs;    /* most tokens it can give: 0, or 1 + most drafts, whose rows are the last */
+    int in_flight;  /* of the job, before this row */
     bool propose;   /* drafts are wanted for what follows */
 } di_plan_row;
 
@@ -61,7 +72,9 @@ typedef struct di_plan {
     di_slot_copy *copies;
     int num_copies, max_copies;
     di_plan_row *rows; /* [max_num_seqs] */
-    int num_rows, num_tokens, num_logits;
+    int num_rows;
+    int num_drafts;             /* that the step verifies in all: at most what its rows allow */
+    int num_tokens, num_logits; /* with so many drafts */
     di_job *stuck; /* nothing runs, and this one does not fit even so: the engine must end it */
 } di_plan;
 
@@ -72,7 +85,7 @@ di_sched *di_sched_create(const di_sched_options *o, di_cache *cache, di_error *
 void di_sched_destroy(di_sched *s); /* no job may be left in it */
 
 /* Who decides how many drafts are verified and who gets new ones (borrowed). Without: all that jobs
- * have are verified, and none are asked for. */
+ * have are verified, and everybody gets new ones. */
 void di_sched_set_pricer(di_sched *s, di_pricer *pricer);
 
 bool di_plan_create(di_plan *p, const di_sched_options *o, di_error *err);
@@ -85,8 +98,8 @@ bool di_sched_add(di_sched *s, di_job *job, di_error *err);
 /* Plans the next step into a cleared plan and counts its rows as queued. False: nothing can run. */
 bool di_sched_plan(di_sched *s, const di_sched_costs *costs, di_plan *plan);
 
-/* The results of a step are in that held this row, which gave `emitted` tokens (<= outputs),
- * which the engine has appended to tokens (unless the job had ended). */
+/* The results of a step are in that held this row, which gave `emitted` tokens (<= outputs); the
+ * engine appends them to tokens next (unless the job has ended). */
 void di_sched_result(di_sched *s, const di_plan_row *row, int emitted);
 
 /* Nothing more of this job is to be run, whatever its state: it leaves the scheduler, its blocks

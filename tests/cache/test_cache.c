@@ -77,7 +77,7 @@ static void compute(world *w, di_seq *seq, di_hash salt, const int32_t *tokens, 
     }
     seq->len = len;
     di_seq_publish(w->cache, seq, tokens, len);
-    di_seq_snapshot(w->cache, seq, false);
+    di_seq_snapshot(w->cache, seq, seq->len, false);
 }
 
 static void compute_and_close(world *w, di_hash salt, const int32_t *tokens, int blocks) {
@@ -168,7 +168,7 @@ static void test_a_rolling_snapshot_moves_along(void **state) {
         assert_true(di_seq_reserve(w.cache, &seq, i * DI_BLOCK_TOKENS, &w.err));
         seq.len = i * DI_BLOCK_TOKENS;
         di_seq_publish(w.cache, &seq, text(0, 0), seq.len);
-        di_seq_snapshot(w.cache, &seq, i != 2);
+        di_seq_snapshot(w.cache, &seq, seq.len, i != 2);
     }
     assert_int_equal(di_cache_take_copies(w.cache, copies, 8), 4);
     assert_true(copies[3].from == seq.slot && copies[3].to == copies[0].to);

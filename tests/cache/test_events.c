@@ -371,7 +371,7 @@ static void snapshot_event(world *w) {
         return;
     }
     bool rolling = below(w, 2);
-    di_seq_snapshot(w->cache, &q->seq, rolling);
+    di_seq_snapshot(w->cache, &q->seq, q->seq.len, rolling);
     if (w->exact && q->num_published * DI_BLOCK_TOKENS == q->seq.len) {
         shadow_take_snapshot(w, q, rolling);
     }

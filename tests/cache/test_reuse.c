@@ -56,7 +56,7 @@ static void grow(world *w, di_seq *seq, const int32_t *tokens, int64_t end, int 
         seq->len += n;
         di_seq_publish(w->f.cache, seq, tokens, seq->len);
         if (keep != NO_SNAPSHOTS && seq->len % DI_BLOCK_TOKENS == 0) {
-            di_seq_snapshot(w->f.cache, seq, keep == ROLLING);
+            di_seq_snapshot(w->f.cache, seq, seq->len, keep == ROLLING);
         }
     }
 }

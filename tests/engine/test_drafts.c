@@ -8,7 +8,7 @@
 
 #include "deepinfer/deepinfer.h"
 
-static di_engine *open_with(int drafts, int max_num_seqs) {
+static di_engine *open_with(int drafts, int max_num_seqs, bool synchronous) {
     di_error err = {0};
     di_engine_options o;
     di_engine_options_init(&o, sizeof o);
@@ -18,6 +18,7 @@ static di_engine *open_with(int drafts, int max_num_seqs) {
     o.max_num_seqs = max_num_seqs;
     o.max_num_batched_tokens = 64;
     o.max_mixed_prefill_tokens = 5;
+    o.synchronous = synchronous;
     di_engine *e = di_engine_open(&o, &err);
     if (!e) {
         fail_msg("%s", err.message);
@@ -80,12 +81,12 @@ static void test_answers_are_the_same_with_any_number_of_drafts(void **state) {
     static answers wanted, found;
     golden_case g;
     case_open(&g, "models/demo/golden.safetensors");
-    di_engine *e = open_with(0, 8);
+    di_engine *e = open_with(0, 8, false);
     ask(e, &g, &wanted);
     di_engine_close(e);
     for (int drafts = 1; drafts <= 5; drafts++) {
         for (int seqs = 1; seqs <= 8; seqs += 7) {
-            e = open_with(drafts, seqs);
+            e = open_with(drafts, seqs, false);
             ask(e, &g, &found);
             di_engine_stats s = {.struct_bytes = sizeof s};
             di_engine_get_stats(e, &s);
@@ -100,13 +101,37 @@ static void test_answers_are_the_same_with_any_number_of_drafts(void **state) {
     case_close(&g);
 }
 
+/* A step is with the device while the one in front of it is being read, though how many drafts
+ * that accepted, and which ones it made, decides what the step is. Answers and rounds are those of
+ * an engine that reads every step before it plans the next. */
+static void test_steps_with_drafts_run_ahead_of_their_results(void **state) {
+    (void)state;
+    static answers found[2];
+    di_engine_stats s[2] = {{.struct_bytes = sizeof *s}, {.struct_bytes = sizeof *s}};
+    golden_case g;
+    case_open(&g, "models/demo/golden.safetensors");
+    for (int synchronous = 0; synchronous < 2; synchronous++) {
+        di_engine *e = open_with(5, 8, synchronous);
+        ask(e, &g, &found[synchronous]);
+        di_engine_get_stats(e, &s[synchronous]);
+        di_engine_close(e);
+    }
+    print_message("    %d of %d steps ahead, %d of %d when synchronous\n", (int)s[0].steps_ahead,
+                  (int)s[0].steps, (int)s[1].steps_ahead, (int)s[1].steps);
+    assert_memory_equal(&found[0], &found[1], sizeof *found);
+    assert_int_equal(s[1].steps_ahead, 0);
+    assert_true(s[0].drafts_accepted > 100);
+    assert_true(s[0].steps_ahead + 3 > s[0].steps); /* all but the first and, at most, a last one */
+    case_close(&g);
+}
+
 /* Greedy continuations of the six golden prompts, 32 tokens each, 5 drafts. */
 static void test_rounds_give_as_many_tokens_as_in_training(void **state) {
     (void)state;
     golden_case g;
     di_error err = {0};
     case_open(&g, "models/demo/golden.safetensors");
-    di_engine *e = open_with(5, 1);
+    di_engine *e = open_with(5, 1, false);
     for (int i = 0; i < 6; i++) {
         di_tensor ids = case_get(&g, DI_I32, "prompt.%d.ids", i);
         di_prompt p;
@@ -145,6 +170,7 @@ static void test_a_number_beyond_the_block_is_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_answers_are_the_same_with_any_number_of_drafts),
+        cmocka_unit_test(test_steps_with_drafts_run_ahead_of_their_results),
         cmocka_unit_test(test_rounds_give_as_many_tokens_as_in_training),
         cmocka_unit_test(test_a_number_beyond_the_block_is_refused),
     };

@@ -146,20 +146,16 @@ static void open_world(world *w, bool priced, double each) {
     }
 }
 
+static void file(di_pricer *p, di_job *job, const float *confidence) {
+    di_pricer_law law = di_pricer_get_law(p);
+    di_pricer_file(p, job, &law, confidence, DRAFTS);
+}
+
 static void file_all(world *w, float confidence) {
     const float z[DRAFTS] = {confidence, confidence, confidence};
     for (int i = 0; i < SEQS; i++) {
-        w->jobs[i].num_drafts = DRAFTS;
-        di_pricer_file(&w->p, &w->jobs[i], z, DRAFTS);
+        file(&w->p, &w->jobs[i], z);
     }
-}
-
-static int verified(const world *w) {
-    int sum = 0;
-    for (int i = 0; i < SEQS; i++) {
-        sum += w->jobs[i].verify;
-    }
-    return sum;
 }
 
 /* Rounds whose drafts fare as their confidence says. */
@@ -183,14 +179,12 @@ static void test_cheap_rows_verify_all_and_dear_ones_none(void **state) {
     open_world(&w, true, 0);
     live(&w, 1, 50);
     file_all(&w, 1);
-    di_pricer_lengths(&w.p, w.list, w.limits, SEQS, SEQS, 100);
-    assert_int_equal(verified(&w), SEQS * DRAFTS);
+    assert_int_equal(di_pricer_budget(&w.p, w.list, w.limits, SEQS, SEQS, 100), SEQS * DRAFTS);
     di_pricer_destroy(&w.p);
     open_world(&w, true, 0.1);
     live(&w, 1, 50);
     file_all(&w, 1);
-    di_pricer_lengths(&w.p, w.list, w.limits, SEQS, SEQS, 100);
-    assert_int_equal(verified(&w), 0);
+    assert_int_equal(di_pricer_budget(&w.p, w.list, w.limits, SEQS, SEQS, 100), 0);
     di_pricer_destroy(&w.p);
 }
 
@@ -201,23 +195,20 @@ static void test_the_budget_looks_at_no_round_at_hand(void **state) {
     open_world(&w, true, 0.0007);
     live(&w, 0.5f, 50);
     file_all(&w, 0.5f);
-    di_pricer_lengths(&w.p, w.list, w.limits, SEQS, SEQS, 100);
-    int budget = verified(&w);
+    int budget = di_pricer_budget(&w.p, w.list, w.limits, SEQS, SEQS, 100);
     assert_true(budget > 0 && budget < SEQS * DRAFTS);
     for (int k = 0; k < 100; k++) {
         for (int i = 0; i < SEQS; i++) {
             const float z[DRAFTS] = {(float)(8 * unit() - 4), (float)(8 * unit() - 4), NAN};
-            di_pricer_file(&w.p, &w.jobs[i], z, DRAFTS);
+            file(&w.p, &w.jobs[i], z);
             assert_true(w.jobs[i].survival[2] == 0); /* no number is no confidence */
         }
-        di_pricer_lengths(&w.p, w.list, w.limits, SEQS, SEQS, 100);
-        assert_int_equal(verified(&w), budget);
+        assert_int_equal(di_pricer_budget(&w.p, w.list, w.limits, SEQS, SEQS, 100), budget);
     }
     assert_int_equal(w.p.broken, 100 * SEQS);
-    di_pricer_lengths(&w.p, w.list, w.limits, SEQS, SEQS, 2);
-    assert_int_equal(verified(&w), budget < 2 ? budget : 2);
-    di_pricer_lengths(&w.p, w.list, w.limits, SEQS, SEQS, -1);
-    assert_int_equal(verified(&w), 0);
+    assert_int_equal(di_pricer_budget(&w.p, w.list, w.limits, SEQS, SEQS, 2),
+                     budget < 2 ? budget : 2);
+    assert_int_equal(di_pricer_budget(&w.p, w.list, w.limits, SEQS, SEQS, -1), 0);
     di_pricer_destroy(&w.p);
 }
 
@@ -233,16 +224,15 @@ static void test_ranks_agree_on_a_size(void **state) {
     open_world(&w, true, 0.0007);
     live(&w, 0.5f, 50);
     file_all(&w, 0.5f);
-    di_pricer_lengths(&w.p, w.list, w.limits, SEQS, SEQS, 100);
-    int alone = verified(&w);
+    int alone = di_pricer_budget(&w.p, w.list, w.limits, SEQS, SEQS, 100);
     static const int more[] = {-5, 0, 3, 100};
     for (int i = 0; i < 4; i++) {
         int others = SEQS + alone + more[i];
         w.p.o.agree = largest_rank;
         w.p.o.user = &others;
-        di_pricer_lengths(&w.p, w.list, w.limits, SEQS, SEQS, 100);
         int wanted = alone + (more[i] > 0 ? more[i] : 0);
-        assert_int_equal(verified(&w), wanted < SEQS * DRAFTS ? wanted : SEQS * DRAFTS);
+        assert_int_equal(di_pricer_budget(&w.p, w.list, w.limits, SEQS, SEQS, 100),
+                         wanted < SEQS * DRAFTS ? wanted : SEQS * DRAFTS);
     }
     di_pricer_destroy(&w.p);
 }
@@ -252,10 +242,8 @@ static void test_fixed_verifies_what_there_is_room_for(void **state) {
     world w;
     open_world(&w, false, 0.1);
     file_all(&w, -3);
-    di_pricer_lengths(&w.p, w.list, w.limits, SEQS, SEQS, 100);
-    assert_int_equal(verified(&w), SEQS * DRAFTS);
-    di_pricer_lengths(&w.p, w.list, w.limits, SEQS, SEQS, 5);
-    assert_int_equal(verified(&w), 5);
+    assert_int_equal(di_pricer_budget(&w.p, w.list, w.limits, SEQS, SEQS, 100), SEQS * DRAFTS);
+    assert_int_equal(di_pricer_budget(&w.p, w.list, w.limits, SEQS, SEQS, 5), 5);
     di_pricer_proposals(&w.p, w.list, SEQS);
     for (int i = 0; i < SEQS; i++) {
         assert_true(w.jobs[i].propose);
@@ -307,8 +295,7 @@ static void test_drafts_go_to_those_who_use_them(void **state) {
     open_world(&w, true, 0.001);
     for (int k = 0; k < 60; k++) {
         for (int i = 0; i < SEQS; i++) {
-            w.jobs[i].num_drafts = DRAFTS;
-            di_pricer_file(&w.p, &w.jobs[i], i < 4 ? good : bad, DRAFTS);
+            file(&w.p, &w.jobs[i], i < 4 ? good : bad);
             di_pricer_resolve(&w.p, &w.jobs[i], DRAFTS, i < 4 ? DRAFTS : 0);
         }
     }
@@ -327,13 +314,12 @@ static void test_experience_corrects_the_head(void **state) {
     world w;
     open_world(&w, true, 0.001);
     di_job *job = &w.jobs[0];
-    job->num_drafts = DRAFTS;
     for (int k = 0; k < 3000; k++) {
-        di_pricer_file(&w.p, job, z, DRAFTS);
+        file(&w.p, job, z);
         int accepted = unit() < 0.5 ? 0 : unit() < 0.88 ? 2 : 1;
         di_pricer_resolve(&w.p, job, DRAFTS, accepted);
     }
-    di_pricer_file(&w.p, job, z, DRAFTS);
+    file(&w.p, job, z);
     assert_true(near((double)job->survival[0], 0.5, 0.1));
     assert_true(near((double)job->survival[1], 0.44, 0.1));
     assert_true(job->survival[2] <= job->survival[1]);

@@ -45,7 +45,7 @@ static void open_world(weather *w, uint64_t seed) {
                 .host_bytes = below(w, 2) ? (size_t)between(w, 1, 40) * 4000 : 0,
             },
     };
-    o.max_drafts = o.synchronous && below(w, 3) ? between(w, 1, 5) : 0;
+    o.sched.max_drafts = below(w, 3) ? between(w, 1, 5) : 0;
     w->branches = between(w, 1, 6);
     w->rush = between(w, 2, 30);
     sim_open(&w->sim, &o);

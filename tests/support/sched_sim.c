@@ -14,7 +14,8 @@
         }                                                                                          \
     } while (0)
 
-enum { MAX_BEST_IDLE = 4, MAX_MODEL_BLOCKS = 64 };
+/* Backtracking: what snapshots need with five drafts. */
+enum { MAX_BEST_IDLE = 4, MAX_MODEL_BLOCKS = 64, BACKTRACKING = 11 };
 
 static void *must(void *p) {
     assert_non_null(p);
@@ -34,7 +35,7 @@ static int32_t token_of(uint64_t state) {
 }
 
 /* What a slot holds: a ring of the newest states, so that drafts can be taken back. */
-enum { SLOT_RING = 16 };
+enum { SLOT_RING = BACKTRACKING };
 
 typedef struct slot_state {
     struct {
@@ -74,7 +75,9 @@ static void open_work(sim_work *w, const sim_options *o) {
     w->rows = must(calloc(n, sizeof *w->rows));
     w->results = must(calloc(n * (1 + DI_MAX_DRAFTS), sizeof *w->results));
     w->emitted = must(calloc(n, sizeof *w->emitted));
-    w->tokens = must(calloc((size_t)o->sched.max_num_batched_tokens, sizeof *w->tokens));
+    w->made = must(calloc(n, sizeof *w->made));
+    w->tokens = must(
+        calloc((size_t)o->sched.max_num_batched_tokens + n * DI_MAX_DRAFTS, sizeof *w->tokens));
     w->blocks = must(calloc(n * MAX_MODEL_BLOCKS, sizeof *w->blocks));
 }
 
@@ -95,7 +98,7 @@ void sim_open(sim *s, const sim_options *o) {
         .num_blocks = o->num_blocks,
         .num_slots = o->sched.max_num_seqs,
         .num_snapshots = o->num_snapshots,
-        .max_backtracking = 6,
+        .max_backtracking = BACKTRACKING,
         .compare_tokens = true,
     };
     s->be = must(di_cpu_create(&(di_cpu_options){.threads = 1}, &err));
@@ -135,6 +138,7 @@ void sim_close(sim *s) {
         free(w->rows);
         free(w->results);
         free(w->emitted);
+        free(w->made);
         free(w->tokens);
         free(w->blocks);
     }
@@ -234,12 +238,25 @@ static void check_history(const sim *s, const sim_job *job, const sim_row *row) 
     }
 }
 
+/* Right ones, and wrong ones from some place on, for what follows the token at `anchor`. */
+static void propose(const sim *s, sim_work *w, int i, int64_t anchor) {
+    sim_job *job = w->plan.rows[i].job->owner;
+    uint64_t random = mix(job->states[anchor], (uint64_t)s->turn) >> 8;
+    int most = w->plan.rows[i].propose ? s->o.sched.max_drafts : 0;
+    w->made[i] = job->num_drafts = (int)(random % (uint64_t)(most + 1));
+    int right = (int)((random >> 16) % (uint64_t)(most + 2));
+    for (int k = 0; k < job->num_drafts; k++) {
+        int64_t at = anchor + 1 + k;
+        job->drafts[k] = at < job->job.max_len && k < right ? job->wanted[at] : 1000;
+    }
+}
+
 static void run_row(sim *s, sim_work *w, int i) {
     sim_row *row = &w->rows[i];
     sim_job *job = w->plan.rows[i].job->owner;
     slot_state *slot = slot_memory(s, row->slot);
     uint64_t state = job->states[0];
-    int outputs = w->plan.rows[i].outputs;
+    int outputs = row->outputs;
     if (row->pos0 > 0) {
         int at = (int)(row->pos0 % SLOT_RING);
         CHECK(s, slot->ring[at].len == row->pos0 && slot->ring[at].state == job->states[row->pos0],
@@ -248,12 +265,9 @@ static void run_row(sim *s, sim_work *w, int i) {
         state = slot->ring[at].state;
         check_history(s, job, row);
     }
-    if (row->source >= 0) {
-        row->tokens[row->num_tokens - 1] = w->before->results[row->source * (1 + DI_MAX_DRAFTS)];
-    }
     int known = row->num_tokens - (outputs > 0 ? outputs - 1 : 0); /* the others are drafts */
     int32_t *results = w->results + i * (1 + DI_MAX_DRAFTS);
-    w->emitted[i] = 0;
+    w->emitted[i] = w->made[i] = 0;
     for (int t = 0; t < row->num_tokens; t++) {
         int64_t pos = row->pos0 + t;
         CHECK(s, t >= known || row->tokens[t] == job->wanted[pos], "token %lld is %d, %d expected",
@@ -271,12 +285,42 @@ static void run_row(sim *s, sim_work *w, int i) {
     job->rows += row->num_tokens;
     s->drafts_taken += outputs > 1 ? w->emitted[i] - 1 : 0;
     s->drafts_refused += outputs - w->emitted[i];
+    if (outputs > 0) {
+        propose(s, w, i, row->pos0 + known - 1 + w->emitted[i]);
+    }
+}
+
+/* What the step before gave decides where a row goes on; then drafts are shared out. */
+static void resolve(sim *s, sim_work *w) {
+    int left = w->plan.num_drafts;
+    for (int i = 0; i < w->plan.num_rows; i++) {
+        const di_plan_row *p = &w->plan.rows[i];
+        sim_job *job = p->job->owner;
+        sim_row *row = &w->rows[i];
+        if (row->source >= 0) {
+            int given = w->before->emitted[row->source];
+            const int32_t *results = w->before->results + row->source * (1 + DI_MAX_DRAFTS);
+            row->pos0 += given - 1;
+            row->tokens[row->num_tokens - 1] = results[given - 1];
+        }
+        int n = p->outputs > 1 ? p->outputs - 1 : 0;
+        n = n < job->num_drafts ? n : job->num_drafts;
+        n = n < left ? n : left;
+        memcpy(row->tokens + row->num_tokens, job->drafts, (size_t)n * sizeof *job->drafts);
+        row->num_tokens += n;
+        row->outputs += n;
+        left -= n;
+        CHECK(s, row->pos0 + row->num_tokens <= p->pos0 + p->num_tokens,
+              "row %d ends at %lld, behind its plan", i, (long long)row->pos0 + row->num_tokens);
+        job->num_drafts = row->outputs > 0 ? 0 : job->num_drafts;
+    }
 }
 
 static void run_work(sim *s, sim_work *w) {
     move_state(s, w, true);
     copy_slots(s, w);
     move_state(s, w, false);
+    resolve(s, w);
     for (int i = 0; i < w->plan.num_rows; i++) {
         run_row(s, w, i);
     }
@@ -294,21 +338,27 @@ static void fill(sim *s, sim_work *w) {
         const di_plan_row *p = &w->plan.rows[i];
         const di_job *job = p->job;
         sim_row *row = &w->rows[i];
-        *row = (sim_row){p->pos0, p->num_tokens, job->seq.num_blocks, -1, job->seq.slot,
-                         blocks,  tokens};
-        int64_t known = job->num_tokens - p->pos0, drafts = p->outputs > 1 ? p->outputs - 1 : 0;
-        if (known < p->num_tokens - drafts) {
-            CHECK(s, known == p->num_tokens - 1, "%lld tokens of a row are not known",
-                  (long long)(p->num_tokens - known));
+        int n = p->num_tokens - (p->outputs > 1 ? p->outputs - 1 : 0);
+        int64_t pos0 = p->pos0 - (p->in_flight > 0 ? p->in_flight - 1 : 0);
+        *row = (sim_row){.pos0 = pos0,
+                         .num_tokens = n,
+                         .num_blocks = job->seq.num_blocks,
+                         .source = -1,
+                         .outputs = p->outputs > 0,
+                         .slot = job->seq.slot,
+                         .blocks = blocks,
+                         .tokens = tokens};
+        int64_t known = job->num_tokens - pos0;
+        if (known < n) {
+            CHECK(s, known == n - 1, "%lld tokens of a row are not known", (long long)(n - known));
             for (int k = 0; w->before && k < w->before->plan.num_rows; k++) {
                 bool sampled = w->before->plan.rows[k].outputs > 0;
                 row->source = w->before->plan.rows[k].job == job && sampled ? k : row->source;
             }
             CHECK(s, row->source >= 0, "nothing samples a row's last token");
         }
-        known = known < p->num_tokens ? known : p->num_tokens;
-        memcpy(tokens, job->tokens + p->pos0, (size_t)known * sizeof *tokens);
-        memcpy(tokens + known, job->drafts, (size_t)drafts * sizeof *tokens);
+        known = known < n ? known : n;
+        memcpy(tokens, job->tokens + pos0, (size_t)known * sizeof *tokens);
         memcpy(blocks, job->seq.blocks, (size_t)job->seq.num_blocks * sizeof *blocks);
         tokens += p->num_tokens;
         blocks += job->seq.num_blocks;
@@ -316,7 +366,7 @@ static void fill(sim *s, sim_work *w) {
 }
 
 static bool is_full(const di_job *job) {
-    return di_job_target(job) >= job->max_len && job->in_flight > 0;
+    return job->in_flight > 0 && job->num_tokens + 1 >= job->max_len;
 }
 
 static void mark_jobs(sim *s) {
@@ -339,7 +389,7 @@ static const sim_job *best_job(const sim *s) {
 }
 
 static void check_budgets(const sim *s, const di_plan *p) {
-    int tokens = 0, logits = 0, prompt = 0, decoding = 0;
+    int tokens = 0, logits = 0, drafts = 0, prompt = 0, decoding = 0;
     for (int i = 0; i < p->num_rows; i++) {
         const di_plan_row *row = &p->rows[i];
         const sim_job *job = row->job->owner;
@@ -348,13 +398,18 @@ static void check_budgets(const sim *s, const di_plan *p) {
                   row->num_logits <= row->num_tokens,
               "row %d has %d tokens and %d logits", i, row->num_tokens, row->num_logits);
         CHECK(s, !row->job->ended && row->job->plan_row == -1, "row %d is of a job that ended", i);
-        tokens += row->num_tokens;
-        logits += row->num_logits;
+        int of_drafts = row->outputs > 1 ? row->outputs - 1 : 0;
+        drafts += of_drafts;
+        tokens += row->num_tokens - of_drafts;
+        logits += row->num_logits - of_drafts;
         *(job->decodes ? &decoding : &prompt) += row->num_tokens;
         for (int k = 0; k < i; k++) {
             CHECK(s, p->rows[k].job != row->job, "rows %d and %d are of one job", k, i);
         }
     }
+    CHECK(s, p->num_drafts <= drafts, "%d drafts, rows have room for %d", p->num_drafts, drafts);
+    tokens += p->num_drafts;
+    logits += p->num_drafts;
     CHECK(s, tokens == p->num_tokens && tokens <= s->o.sched.max_num_batched_tokens,
           "%d tokens, %d counted", tokens, p->num_tokens);
     CHECK(s, logits == p->num_logits && logits <= s->o.sched.max_logits, "%d logits, %d counted",
@@ -421,19 +476,6 @@ static void check_service(sim *s, const di_plan *p) {
           s->best_idle);
 }
 
-/* Right ones, and wrong ones from some place on. */
-static void propose(const sim *s, sim_job *job) {
-    di_job *j = &job->job;
-    uint64_t random = mix(job->states[j->num_tokens], (uint64_t)s->turn) >> 8;
-    int most = s->o.max_drafts;
-    j->num_drafts = most > 0 ? (int)(random % (uint64_t)(most + 1)) : 0;
-    int right = (int)((random >> 16) % (uint64_t)(most + 2));
-    for (int i = 0; i < j->num_drafts; i++) {
-        int64_t at = j->num_tokens + i;
-        j->drafts[i] = at < j->max_len && i < right ? job->wanted[at] : 1000;
-    }
-}
-
 static void take_token(sim *s, sim_job *job, int32_t token) {
     di_job *j = &job->job;
     CHECK(s, token == job->wanted[j->num_tokens], "token %lld is %d", (long long)j->num_tokens,
@@ -458,8 +500,8 @@ static void read_work(sim *s, sim_work *w) {
         }
         if (job->job.ended) {
             note_done(s, job);
-        } else {
-            propose(s, job);
+        } else if (row->outputs > 0) {
+            job->job.num_drafts = w->made[i];
         }
     }
 }

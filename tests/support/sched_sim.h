@@ -16,8 +16,7 @@ typedef struct sim_options {
     int num_blocks, num_snapshots;
     di_sched_options sched;
     bool synchronous;
-    int max_drafts; /* of each job and step, some right, some wrong; synchronous only */
-} sim_options;
+} sim_options; /* with sched.max_drafts, jobs have drafts: some right, some wrong */
 
 typedef struct sim_job {
     di_job job;
@@ -28,11 +27,13 @@ typedef struct sim_job {
     long rows;         /* computed in all, those of drafts too */
     long first_token, last_token, max_gap; /* turns; -1 = none yet */
     bool done;                             /* no queued step mentions it */
+    int32_t drafts[DI_MAX_DRAFTS];         /* at hand; the device's */
+    int num_drafts;
 } sim_job;
 
 typedef struct sim_row {
     int64_t pos0;
-    int num_tokens, num_blocks, source;
+    int num_tokens, num_blocks, source, outputs;
     int32_t slot, *blocks, *tokens;
 } sim_row;
 
@@ -42,6 +43,7 @@ typedef struct sim_work {
     int32_t *tokens;
     int32_t *results; /* [max_num_seqs, 1 + DI_MAX_DRAFTS] */
     int *emitted;     /* [max_num_seqs] */
+    int *made;        /* [max_num_seqs] drafts for what follows */
     int32_t *blocks;
     const struct sim_work *before;
     bool ran;
