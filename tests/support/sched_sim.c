@@ -243,8 +243,9 @@ static void propose(const sim *s, sim_work *w, int i, int64_t anchor) {
     sim_job *job = w->plan.rows[i].job->owner;
     uint64_t random = mix(job->states[anchor], (uint64_t)s->turn) >> 8;
     int most = w->plan.rows[i].propose ? s->o.sched.max_drafts : 0;
-    w->made[i] = job->num_drafts = (int)(random % (uint64_t)(most + 1));
-    int right = (int)((random >> 16) % (uint64_t)(most + 2));
+    bool whole = random >> 50 & 1, lucky = random >> 51 & 1; /* often as many as there can be */
+    w->made[i] = job->num_drafts = whole ? most : (int)(random % (uint64_t)(most + 1));
+    int right = lucky ? most : (int)((random >> 16) % (uint64_t)(most + 2));
     for (int k = 0; k < job->num_drafts; k++) {
         int64_t at = anchor + 1 + k;
         job->drafts[k] = at < job->job.max_len && k < right ? job->wanted[at] : 1000;
