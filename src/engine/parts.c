@@ -169,8 +169,8 @@ static bool set_context(di_parts *e, const di_parts_options *o, di_error *err) {
     return true;
 }
 
-/* A block of drafts may have to be taken back, and snapshots behind a border are still good when the
- * answer has passed it by a block and has another written (sched.h). */
+/* A block of drafts may have to be taken back, and snapshots behind a border are still good when
+ * the answer has passed it by a block and has another written (sched.h). */
 static int backtracking(const di_parts *e) {
     int block = e->drafts ? 2 * e->weights->config.dspark_block_size + 1 : 0;
     return block > MIN_BACKTRACKING ? block : MIN_BACKTRACKING;
