@@ -74,7 +74,7 @@ static bool read_messages(di_request *r, const char *json, size_t size, int effo
     body[0] = (di_named_value){DI_STR("model"),
                                {.type = DI_VALUE_STRING, .string = di_str_of(model.name)}};
     body[1].name = DI_STR("messages");
-    if (!di_value_parse(&r->pool, json, size, DI_VALUE_MAX_DEPTH, &body[1].value, err)) {
+    if (!di_value_parse_once(&r->pool, json, size, DI_VALUE_MAX_DEPTH, &body[1].value, err)) {
         return di_fail_prefix(err, "messages");
     }
     const di_value whole = {.type = DI_VALUE_OBJECT, .object = {body, 2}};

@@ -288,6 +288,38 @@ def test_bodies_that_are_wrong_are_400s_that_name_the_place(folder):
 
 
 @test
+def test_names_that_come_twice_are_refused_by_their_path(folder):
+    said = '"model": "%s", "thinking": {"type": "disabled"}' % MODEL
+    message = '{"role": "user", "content": "@say x"}'
+    tool = '{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "a": %s}}}'
+    cases = [("temperature", '"messages": [%s], "temperature": 0, "temperature": 1' % message),
+             ("messages[1].role", '"messages": [%s, {"role": "user", "content": "b", "role": "system"}]' % message),
+             ("messages", '"messages": [%s], "messages": []' % message),
+             ("metadata.a?b", '"messages": [%s], "metadata": {"a\\nb": 1, "a\\u000ab": 2}' % message),
+             ("tools[0].function.parameters.a[0].q", '"messages": [%s], "tools": [%s]' % (
+                 message, tool % '[{"q": 1, "r": {"q": 1}, "q": 1}]'))]
+    with scripted() as s:
+        for path, body in cases:
+            status, _, answer = s.request("POST", PATH, "{%s, %s}" % (said, body))
+            error = json.loads(answer)["error"]
+            assert status == 400 and error["message"].startswith(path + " comes twice"), (path, answer)
+            assert error["param"] == path.split("?")[0], error
+        twice = '{"model": "%s", "max_tokens": 4, "max_tokens": 5, "messages": []}' % MODEL
+        for path in ("/v1/messages", "/v1/messages/count_tokens", "/v1/responses", "/v1/completions",
+                     "/tokenize", "/detokenize"):
+            status, _, answer = s.request("POST", path, twice)
+            answer = json.loads(answer)
+            assert status == 400 and "max_tokens comes twice" in answer["error"]["message"], answer
+            assert ("type" in answer) == path.startswith("/v1/messages"), answer
+        # what a model once wrote is history, not a request: a call's arguments may repeat a name
+        call = {"role": "assistant", "content": None, "tool_calls": [{
+            "id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a": 1, "a": 2}'}}]}
+        body = chat("@say x")
+        body["messages"] = [call, {"role": "tool", "tool_call_id": "c", "content": "r"}] + body["messages"]
+        assert s.post(PATH, body)[0] == 200
+
+
+@test
 def test_completions_that_are_wrong(folder):
     good = {"model": MODEL, "prompt": "x"}
     with scripted() as s:

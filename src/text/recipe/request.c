@@ -530,7 +530,9 @@ bool di_request_parse(di_request *r, di_protocol protocol, const char *json, siz
                       const di_recipe_options *options, di_error *err) {
     *r = (di_request){0};
     di_value body;
-    return di_value_parse(&r->pool, json, size, DI_VALUE_MAX_DEPTH, &body, err) &&
+    bool (*parse)(di_pool *, const char *, size_t, int, di_value *, di_error *) =
+        options->server ? di_value_parse_once : di_value_parse;
+    return parse(&r->pool, json, size, DI_VALUE_MAX_DEPTH, &body, err) &&
            di_request_read(r, protocol, &body, options, err);
 }
 

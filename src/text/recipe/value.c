@@ -3,11 +3,20 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/alloc.h"
 #include "base/buffer.h"
 #include "base/utf8.h"
+
+/* An array or object that is being read, and where in it the reader is. */
+typedef struct frame {
+    const struct frame *outer;
+    bool object;
+    di_str name;  /* of the member, in an object */
+    size_t index; /* of the item, in an array */
+} frame;
 
 /* Children of open arrays and objects wait on a stack until their number is known. */
 typedef struct parser {
@@ -15,7 +24,9 @@ typedef struct parser {
     const char *text;
     size_t size, at;
     int depth, max_depth;
-    size_t values; /* so far */
+    bool once;          /* a name may come once in an object */
+    const frame *frame; /* the innermost, on the C stack */
+    size_t values;      /* so far */
     di_named_value *stack;
     size_t count, capacity;
     di_buffer string; /* of a string with escapes in it */
@@ -220,6 +231,29 @@ static int by_name(const void *a, const void *b) {
     return order ? order : (x->place > y->place) - (x->place < y->place);
 }
 
+/* "messages[3].content[0]": what the frame is a value of. Returns the length, at most size - 1. */
+static size_t write_path(const frame *f, char *out, size_t size) {
+    if (!f || !f->outer) {
+        out[0] = 0;
+        return 0;
+    }
+    const frame *o = f->outer;
+    size_t used = write_path(o, out, size);
+    int added = o->object ? snprintf(out + used, size - used, "%s%.*s", used ? "." : "",
+                                     di_str_shown(o->name, 64), o->name.data)
+                          : snprintf(out + used, size - used, "[%zu]", o->index);
+    used += added > 0 ? (size_t)added : 0;
+    return used < size ? used : size - 1;
+}
+
+static bool refuse_double(const parser *p, di_str name) {
+    char path[256];
+    size_t used = write_path(p->frame, path, sizeof path);
+    return di_fail(p->err, DI_ERR_FORMAT,
+                   "%s%s%.*s comes twice; in one object each name is allowed once", path,
+                   used ? "." : "", di_str_shown(name, 64), name.data);
+}
+
 /* Gives the first of equal names the last one's value and drops the others; sorting keeps an object
  * of many members from costing their square. */
 static bool merge_members(parser *p, di_named_value *members, size_t *count) {
@@ -231,11 +265,16 @@ static bool merge_members(parser *p, di_named_value *members, size_t *count) {
         sorted[i] = (named){&members[i], i};
     }
     qsort(sorted, *count, sizeof *sorted, by_name);
-    bool doubles = false;
+    bool doubles = false, ok = true;
     for (size_t i = 0, next; i < *count; i = next) {
         for (next = i + 1;
              next < *count && di_str_equal(sorted[i].member->name, sorted[next].member->name);) {
             next++;
+        }
+        if (p->once && next > i + 1) {
+            refuse_double(p, sorted[i].member->name);
+            ok = false;
+            break;
         }
         members[sorted[i].place].value = members[sorted[next - 1].place].value;
         for (size_t j = i + 1; j < next; j++) {
@@ -253,7 +292,7 @@ static bool merge_members(parser *p, di_named_value *members, size_t *count) {
         }
     }
     *count = doubles ? kept : *count;
-    return true;
+    return ok;
 }
 
 static bool read_value(parser *p, di_value *out);
@@ -312,14 +351,20 @@ static bool read_list(parser *p, bool object, di_value *out) {
     }
     size_t base = p->count;
     char end = object ? '}' : ']';
+    frame f = {.outer = p->frame, .object = object};
+    p->frame = &f;
     skip_space(p);
     for (bool more = peek(p) != end; more;) {
         di_named_value member = {0};
         skip_space(p);
-        if ((object && !read_name(p, &member.name)) || !read_value(p, &member.value) ||
-            !push(p, &member)) {
+        if (object && !read_name(p, &member.name)) {
             return false;
         }
+        f.name = member.name;
+        if (!read_value(p, &member.value) || !push(p, &member)) {
+            return false;
+        }
+        f.index++;
         skip_space(p);
         more = peek(p) == ',';
         if (!more && peek(p) != end) {
@@ -329,7 +374,9 @@ static bool read_list(parser *p, bool object, di_value *out) {
     }
     p->at++;
     p->depth--;
-    return object ? finish_object(p, base, out) : finish_array(p, base, out);
+    bool ok = object ? finish_object(p, base, out) : finish_array(p, base, out);
+    p->frame = f.outer;
+    return ok;
 }
 
 static bool read_word(parser *p, const char *word, di_value value, di_value *out) {
@@ -368,19 +415,30 @@ static bool read_value(parser *p, di_value *out) {
     }
 }
 
+static bool parse(parser *p, di_value *out) {
+    size_t bad;
+    bool ok = di_utf8_valid(p->text, p->size, &bad) || fail_at(p, bad, "invalid UTF-8");
+    ok = ok && read_value(p, out);
+    if (ok) {
+        skip_space(p);
+        ok = p->at == p->size || fail_at(p, p->at, "something behind the value");
+    }
+    di_free(p->stack);
+    di_buffer_free(&p->string);
+    return ok;
+}
+
 bool di_value_parse(di_pool *pool, const char *text, size_t size, int max_depth, di_value *out,
                     di_error *err) {
     parser p = {.pool = pool, .text = text, .size = size, .max_depth = max_depth, .err = err};
-    size_t bad;
-    bool ok = di_utf8_valid(text, size, &bad) || fail_at(&p, bad, "invalid UTF-8");
-    ok = ok && read_value(&p, out);
-    if (ok) {
-        skip_space(&p);
-        ok = p.at == size || fail_at(&p, p.at, "something behind the value");
-    }
-    di_free(p.stack);
-    di_buffer_free(&p.string);
-    return ok;
+    return parse(&p, out);
+}
+
+bool di_value_parse_once(di_pool *pool, const char *text, size_t size, int max_depth,
+                         di_value *out, di_error *err) {
+    parser p = {.pool = pool, .text = text, .size = size, .max_depth = max_depth, .err = err};
+    p.once = true;
+    return parse(&p, out);
 }
 
 const di_value *di_value_get(const di_value *object, const char *name) {

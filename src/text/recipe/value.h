@@ -2,7 +2,8 @@
  *
  * base/json.h is for our own files; requests need more. Numbers keep their kind (1, 1.0 and -0
  * differ in a prompt; integers reach 2^64 - 1, larger ones are reals), members keep their order,
- * and of members with one name the last one's value counts, in the first one's place. */
+ * and of members with one name the last one's value counts, in the first one's place, unless
+ * they are refused. */
 #ifndef DI_TEXT_RECIPE_VALUE_H
 #define DI_TEXT_RECIPE_VALUE_H
 
@@ -61,6 +62,11 @@ enum {
  * than DI_VALUE_MAX_COUNT values in arrays and objects. */
 bool di_value_parse(di_pool *pool, const char *text, size_t size, int max_depth, di_value *out,
                     di_error *err);
+
+/* The same, but a name that comes twice in one object is refused too, by its path: a request that
+ * two readers could understand in two ways is none. */
+bool di_value_parse_once(di_pool *pool, const char *text, size_t size, int max_depth,
+                         di_value *out, di_error *err);
 
 /* The member of that name; NULL if there is none or `object` is no object. */
 const di_value *di_value_get(const di_value *object, const char *name);
