@@ -29,12 +29,11 @@ static bool check_numbers(const di_engine *e, const di_request_params *p, di_err
     return true;
 }
 
-/* How long an answer may be. The token behind a prompt that fills the context can still be drawn.
- */
+/* How long an answer may be. The last token of an answer needs no row, so one more than the context
+ * or the cache holds can be drawn. */
 static bool set_max_len(const di_engine *e, di_request *r, int64_t max_tokens, int64_t *max_len,
                         di_error *err) {
-    int64_t prompt = (int64_t)r->prompt.count, left = e->parts.max_model_len - prompt;
-    left = left > 1 ? left : 1;
+    int64_t prompt = (int64_t)r->prompt.count, left = e->parts.max_model_len + 1 - prompt;
     if (max_tokens > left) {
         return di_fail(err, DI_ERR_ARGUMENT,
                        "max_tokens is %lld, but behind a prompt of %lld tokens the context of %lld "
@@ -43,15 +42,14 @@ static bool set_max_len(const di_engine *e, di_request *r, int64_t max_tokens, i
                        (long long)left);
     }
     *max_len = prompt + (max_tokens ? max_tokens : left);
-    int64_t blocks = di_blocks_for(max_tokens ? *max_len : prompt + 1);
-    if (blocks > e->parts.num_blocks) {
+    int64_t room = (int64_t)e->parts.num_blocks * DI_BLOCK_TOKENS;
+    if (prompt > room || (max_tokens && *max_len - 1 > room)) {
         return di_fail(err, DI_ERR_ARGUMENT,
                        "prompt and max_tokens are %lld tokens, the cache holds %lld in all "
                        "(kv_memory)",
-                       (long long)*max_len, (long long)e->parts.num_blocks * DI_BLOCK_TOKENS);
+                       (long long)*max_len, (long long)room);
     }
-    int64_t most = (int64_t)e->parts.num_blocks * DI_BLOCK_TOKENS;
-    *max_len = *max_len < most ? *max_len : most;
+    *max_len = *max_len - 1 < room ? *max_len : room + 1;
     return true;
 }
 

@@ -376,7 +376,7 @@ static void test_answers_end_where_they_are_told(void **state) {
     params.ignore_eos = true;
     r = ask(small, messages_prompt(WHO_WROTE_DRACULA), params);
     assert_int_equal(r->finish_reason, DI_FINISH_LENGTH);
-    assert_int_equal(r->prompt_tokens + r->completion_tokens, 32);
+    assert_int_equal(r->prompt_tokens + r->completion_tokens, 33); /* the last needs no row */
     di_result_free(r);
 
     int32_t ids[33];
@@ -388,9 +388,21 @@ static void test_answers_end_where_they_are_told(void **state) {
     di_result_free(r);
     expect_refused(small, ids_prompt(ids, 33), greedy(0),
                    "the prompt has 33 tokens, the context holds at most 32");
-    expect_refused(small, ids_prompt(ids, 30), greedy(3),
-                   "max_tokens is 3, but behind a prompt of 30 tokens the context of 32 has room "
-                   "for 2");
+    for (int rest = 1; rest <= 4; rest++) { /* exactly up to there, whether asked for or not */
+        params = greedy(rest);
+        params.ignore_eos = true;
+        r = ask(small, ids_prompt(ids, (size_t)(33 - rest)), params);
+        assert_int_equal(r->num_token_ids, rest);
+        params.max_tokens = 0;
+        di_result *all = ask(small, ids_prompt(ids, (size_t)(33 - rest)), params);
+        assert_int_equal(all->num_token_ids, rest);
+        assert_memory_equal(all->token_ids, r->token_ids, (size_t)rest * sizeof(int32_t));
+        di_result_free(all);
+        di_result_free(r);
+    }
+    expect_refused(small, ids_prompt(ids, 30), greedy(4),
+                   "max_tokens is 4, but behind a prompt of 30 tokens the context of 32 has room "
+                   "for 3");
     di_engine_close(small);
 }
 

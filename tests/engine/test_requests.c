@@ -389,16 +389,16 @@ static void test_what_can_never_fit_is_refused_with_numbers(void **state) {
     for (int i = 0; i < 1500; i++) {
         ids[i] = 300;
     }
-    expect_refused(e, ids_prompt(ids, 1408), greedy(1), DI_ERR_ARGUMENT,
-                   "1409 tokens, the cache holds 1408 in all (kv_memory)");
-    expect_refused(e, ids_prompt(ids, 8), greedy(1401), DI_ERR_ARGUMENT,
-                   "1409 tokens, the cache holds 1408 in all (kv_memory)");
+    expect_refused(e, ids_prompt(ids, 1408), greedy(2), DI_ERR_ARGUMENT,
+                   "1410 tokens, the cache holds 1408 in all (kv_memory)");
+    expect_refused(e, ids_prompt(ids, 8), greedy(1402), DI_ERR_ARGUMENT,
+                   "1410 tokens, the cache holds 1408 in all (kv_memory)");
     expect_refused(e, ids_prompt(ids, 1500), greedy(0), DI_ERR_ARGUMENT, "the cache holds 1408");
-    answer a = answer_of(e, ids_prompt(ids, 1300), greedy(108)); /* that fits exactly */
+    answer a = answer_of(e, ids_prompt(ids, 1300), greedy(109)); /* that fits exactly */
     assert_int_not_equal(a.reason, DI_FINISH_ERROR);
     answer_clear(&a);
     a = answer_of(e, ids_prompt(ids, 1400), endless(1, 0)); /* as many as there is room for */
-    assert_int_equal(a.num_tokens, 8);
+    assert_int_equal(a.num_tokens, 9);
     assert_int_equal(a.reason, DI_FINISH_LENGTH);
     answer_clear(&a);
     di_engine_close(e);
