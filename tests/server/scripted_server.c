@@ -12,7 +12,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "server/server.h"
 #include "support/scripted.h"
@@ -90,11 +92,21 @@ static void serve(di_server *s, di_scripted *engine, const sigset_t *signals) {
     }
 }
 
+/* Whoever started it may be killed before it can end it. */
+static void end_with_parent(void) {
+    pid_t parent = getppid();
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) {
+        exit(1);
+    }
+}
+
 int main(int argc, char **argv) {
     static const char *const models[] = {"DeepSeek-V4.1-Flash", "other"};
     di_server_options o;
     di_scripted_options script = {0};
     di_error err = {0};
+    end_with_parent();
     di_server_options_init(&o);
     o.models = models;
     o.num_models = 2;
