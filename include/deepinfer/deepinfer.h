@@ -73,7 +73,8 @@ typedef struct di_engine_options {
     const char *backend;   /* "cpu" (also if NULL); "cuda" or "cuda:N": an NVIDIA card; "auto":
                             * one if there is one; "ref": plain, slow, for checking */
     int threads;           /* that compute; 0 = one for each core; results do not depend on it */
-    int64_t max_model_len; /* tokens of prompt and answer; 0 = what the model allows */
+    int64_t max_model_len; /* tokens of prompt and answer, all but the last of which are rows; 0 =
+                            * what the model allows */
     int max_num_batched_tokens; /* tokens in a step, 1 .. 65536 */
     /* Called while the model is opened, step `done` of `total` being next; NULL = nobody. */
     void (*progress)(void *user, int done, int total);
@@ -125,6 +126,10 @@ typedef struct di_engine_info {
 } di_engine_info;
 
 DI_API void di_engine_get_info(const di_engine *engine, di_engine_info *info);
+
+/* What a token stands for: of a character that has several tokens some of its bytes, of a special
+ * token its spelling; no NUL behind it. Lives as long as the engine. NULL: no such id, or no tokenizer. */
+DI_API const char *di_engine_token_bytes(const di_engine *engine, int32_t token_id, size_t *bytes);
 
 /* ---- requests ---------------------------------------------------------------------------------*/
 

@@ -298,6 +298,7 @@ _FUNCTIONS = {
     "di_engine_open": (c_void_p, [POINTER(EngineOptions), POINTER(Error)]),
     "di_engine_close": (None, [c_void_p]),
     "di_engine_get_info": (None, [c_void_p, POINTER(EngineInfo)]),
+    "di_engine_token_bytes": (c_void_p, [c_void_p, c_int32, POINTER(c_size_t)]),
     "di_engine_get_stats": (None, [c_void_p, POINTER(EngineStats)]),
     "di_prompt_init": (None, [POINTER(Prompt), c_size_t]),
     "di_request_params_init": (None, [c_void_p, POINTER(RequestParams), c_size_t]),

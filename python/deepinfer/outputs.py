@@ -11,6 +11,8 @@ class Logprob:
     """Natural logarithm of a token's probability; -inf for what cannot be.
 
     ``rank`` is 1 for the likeliest token; None where only the token itself was asked about.
+    ``decoded_token`` is the token alone as text, with U+FFFD for bytes that are no whole character;
+    None if the model's folder has no tokenizer.
     """
 
     logprob: float

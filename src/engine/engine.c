@@ -325,6 +325,14 @@ void di_engine_get_info(const di_engine *e, di_engine_info *info) {
     memcpy(info, &ours, bytes < sizeof ours ? bytes : sizeof ours);
 }
 
+const char *di_engine_token_bytes(const di_engine *e, int32_t token_id, size_t *bytes) {
+    const di_tokenizer *tok = e->parts.tokenizer;
+    *bytes = 0;
+    return tok && token_id >= 0 && token_id < e->parts.weights->config.vocab_size
+               ? di_tokenizer_token_bytes(tok, token_id, bytes)
+               : NULL;
+}
+
 const di_chat_tokens *di_engine_chat_tokens(const di_engine *e) {
     return e->parts.tokenizer ? &e->parts.chat : NULL;
 }

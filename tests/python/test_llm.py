@@ -166,6 +166,13 @@ def test_logprobs_and_their_ranks(_):
         assert sum(math.exp(l.logprob) for l in place.values()) <= 1.000001
     assert math.isclose(output.cumulative_logprob,
                         sum(place[t].logprob for t, place in zip(output.token_ids, output.logprobs)))
+    assert "".join(place[t].decoded_token for t, place in zip(output.token_ids, output.logprobs)) \
+        == output.text
+    assert all(isinstance(l.decoded_token, str) for place in output.logprobs for l in place.values())
+    # half of a character (the byte c3), and a special token
+    (odd,) = llm().generate({"prompt_token_ids": [0, 130, 1]}, greedy(max_tokens=1, prompt_logprobs=True))
+    assert odd.prompt_logprobs[1][130].decoded_token == "\ufffd"
+    assert odd.prompt_logprobs[2][1].decoded_token == "<｜end▁of▁sentence｜>"
     assert answer.prompt_logprobs[0] is None
     assert len(answer.prompt_logprobs) == answer.usage.prompt_tokens
     assert llm().generate("a", greedy(top_logprobs=2))[0].outputs[0].logprobs is not None

@@ -11,7 +11,7 @@ import os
 import random
 import threading
 import weakref
-from typing import Any, Iterator, Mapping, Sequence, Union
+from typing import Any, Callable, Iterator, Mapping, Sequence, Union
 
 from deepinfer import _library
 from deepinfer._progress import progress
@@ -224,6 +224,12 @@ class LLM:
         steps, preemptions, cache, seconds of device and host."""
         return self._read(_library.EngineStats, self._lib.di_engine_get_stats)
 
+    def _spell(self, token: int) -> str | None:
+        """A token alone as text."""
+        size = ctypes.c_size_t()
+        data = self._lib.di_engine_token_bytes(self._handle(), token, size)
+        return None if data is None else ctypes.string_at(data, size.value).decode("utf-8", "replace")
+
     def _read(self, kind: Any, function: Any) -> dict[str, Any]:
         struct = kind(struct_bytes=ctypes.sizeof(kind))
         function(self._handle(), struct)
@@ -302,7 +308,7 @@ class LLM:
             prompt = {"effort": _effort(thinking, reasoning_effort), **prompt}
         elif thinking is not None or reasoning_effort is not None:
             raise ValueError("thinking and reasoning_effort belong to messages only")
-        return self._stream(_Request("0", prompt, sampling_params or SamplingParams()))
+        return self._stream(_Request("0", prompt, sampling_params or SamplingParams(), self._spell))
 
     def _stream(self, request: _Request) -> Iterator[CompletionOutput]:
         with _Queue(self._lib, self._handle(), self._queues) as queue:
@@ -341,7 +347,7 @@ class LLM:
              use_tqdm: bool) -> list[RequestOutput]:
         params = _list_params(sampling_params, len(prompts))
         with self._lock:
-            requests = [_Request(str(next(self._numbers)), prompt, p)
+            requests = [_Request(str(next(self._numbers)), prompt, p, self._spell)
                         for prompt, p in zip(prompts, params)]
         waiting = iter(enumerate(requests))
         running: dict[int, _Request] = {}
@@ -408,10 +414,11 @@ def _close_engine(lib: ctypes.CDLL, engine: int, queues: set[_Queue]) -> None:
 class _Request:
     """A prompt with its parameters, and its answers as they grow."""
 
-    def __init__(self, request_id: str, prompt: Any, params: SamplingParams) -> None:
+    def __init__(self, request_id: str, prompt: Any, params: SamplingParams,
+                 spell: Callable[[int], str | None]) -> None:
         if not isinstance(params, SamplingParams):
             raise TypeError(f"sampling_params is {params!r}, a SamplingParams is needed")
-        self.id, self.prompt, self.params = request_id, prompt, params
+        self.id, self.prompt, self.params, self.spell = request_id, prompt, params, spell
         self.answers = [CompletionOutput(i) for i in range(params.n)]
         self.texts: list[list[str]] = [[] for _ in self.answers]
         self.prompt_logprobs: list[Any] | None = None
@@ -446,7 +453,8 @@ class _Request:
         if gained.logprobs is not None:
             answer.logprobs = (answer.logprobs or []) + gained.logprobs
         if output.prompt_logprobs:
-            self.prompt_logprobs = _places(output.prompt_logprobs, output.prompt_tokens)
+            self.prompt_logprobs = _places(output.prompt_logprobs, output.prompt_tokens,
+                                           self.spell)
             self.prompt_logprobs[0] = None
         if gained.finished():
             self.running -= 1
@@ -551,14 +559,15 @@ def _effort(thinking: bool | None, effort: str | int | None) -> int:
 # ---- from the library -------------------------------------------------------------------------
 
 
-def _places(infos: Any, count: int) -> list[Any]:
+def _places(infos: Any, count: int, spell: Callable[[int], str | None]) -> list[Any]:
     """A dict for each token: itself first, then the likeliest ones."""
     out = []
     for info in infos[:count]:
-        top = {l.token_id: Logprob(l.logprob, rank)
+        top = {l.token_id: Logprob(l.logprob, rank, spell(l.token_id))
                for rank, l in enumerate(info.top[: info.num_top], 1)}
         chosen = info.chosen.token_id
-        place = {chosen: top.pop(chosen, None) or Logprob(info.chosen.logprob)}
+        place = {chosen: top.pop(chosen, None)
+                 or Logprob(info.chosen.logprob, None, spell(chosen))}
         place.update(top)
         out.append(place)
     return out
@@ -575,7 +584,7 @@ def _gained(output: _library.Output, request: _Request) -> CompletionOutput:
         index=output.index,
         text=ctypes.string_at(output.text, output.text_bytes).decode("utf-8", "replace"),
         token_ids=output.token_ids[:count],
-        logprobs=_places(output.logprobs, count) if output.logprobs else None,
+        logprobs=_places(output.logprobs, count, request.spell) if output.logprobs else None,
         finish_reason=finish,
         stop_reason=stop,
         seed=output.seed if finish else None,
