@@ -295,6 +295,7 @@ typedef struct di_output {
     double queue_seconds;  /* from submission to the first step with a row of it */
     double prompt_seconds; /* from then to the first token */
     double decode_seconds; /* from the first token to the last */
+    double waited_seconds; /* what it tells first was ready for so long before it was taken */
 } di_output;
 
 typedef struct di_queue di_queue;

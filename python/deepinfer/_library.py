@@ -227,6 +227,7 @@ class Output(Structure):
         ("queue_seconds", c_double),
         ("prompt_seconds", c_double),
         ("decode_seconds", c_double),
+        ("waited_seconds", c_double),
     ]
 
 

@@ -43,6 +43,7 @@ static void set_options(const di_options *o, di_server_options *s) {
     s->insecure_no_auth = v[DI_OPT_INSECURE_NO_AUTH].flag;
     s->no_thinking = v[DI_OPT_THINKING_DEFAULT].given && !v[DI_OPT_THINKING_DEFAULT].flag;
     s->threads = (int)di_options_integer(o, DI_OPT_HTTP_THREADS, s->threads);
+    s->reader_threads = (int)di_options_integer(o, DI_OPT_READER_THREADS, s->reader_threads);
     s->max_connections = (int)di_options_integer(o, DI_OPT_MAX_CONNECTIONS, s->max_connections);
     s->max_header_bytes =
         (size_t)di_options_integer(o, DI_OPT_MAX_HEADER, (int64_t)s->max_header_bytes);

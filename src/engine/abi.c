@@ -148,6 +148,7 @@ static const di_member members[] = {
     MEMBER(di_output, queue_seconds),
     MEMBER(di_output, prompt_seconds),
     MEMBER(di_output, decode_seconds),
+    MEMBER(di_output, waited_seconds),
 
     WHOLE(di_engine_stats),
     MEMBER(di_engine_stats, struct_bytes),

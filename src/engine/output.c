@@ -38,6 +38,7 @@ static void make_ready(di_choice *c) {
     c->cached_tokens = c->job.cached_tokens;
     if (!c->outbox.ready) {
         c->outbox.ready = true;
+        c->outbox.ready_at = di_now();
         c->outbox.next = NULL;
         *(q->last ? &q->last->outbox.next : &q->first) = c;
         q->last = c;
@@ -185,6 +186,7 @@ static void fill_numbers(di_output *o, const di_choice *c) {
     o->queue_seconds = begun - r->submitted;
     o->prompt_seconds = c->first_token > 0 ? c->first_token - begun : 0;
     o->decode_seconds = c->first_token > 0 ? c->last_token - c->first_token : 0;
+    o->waited_seconds = di_now() - c->outbox.ready_at;
 }
 
 /* Bytes behind an output, laid out as: infos, prompt infos, tops, prompt tops, ids, text. */

@@ -27,6 +27,7 @@ typedef struct di_outbox {
     di_logprob *tops;
     size_t num_infos, info_capacity;
     bool ready, last; /* in the queue's list; finished */
+    double ready_at;  /* since when */
     bool held;        /* the last token waits for the answer's end */
     bool prompt_told; /* prompt log-probabilities have been given */
     di_choice *next;

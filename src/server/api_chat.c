@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "server/exchange.h"
 #include "server/fields.h"
 #include "server/internal.h"
@@ -232,6 +233,7 @@ bool di_prepare_submit(di_exchange *x, di_generation *g, const di_ids *prompts,
         return false;
     }
     x->generation = g;
+    di_metrics_request_read(x->server->metrics, di_now() - x->whole);
     return true;
 }
 

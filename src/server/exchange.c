@@ -314,6 +314,7 @@ bool di_exchange_body(di_exchange *x, const char *data, size_t size) {
 
 void di_exchange_run(di_exchange *x) {
     if (!x->reply.status) {
+        x->whole = x->whole > 0 ? x->whole : di_now();
         x->route->run(x);
         di_buffer_free(&x->body);
     }
@@ -332,6 +333,7 @@ void di_exchange_finish(di_exchange *x) {
     } else {
         g->voice->whole(g, &json, &err);
     }
+    di_generation_taken(g);
     pthread_mutex_unlock(&g->lock);
     if (err.code != DI_OK) {
         di_exchange_fail(x, &err);

@@ -33,7 +33,7 @@ struct di_exchange {
     char request_id[DI_REQUEST_ID_BYTES], traceparent[64];
     char method[12], path[256]; /* cut, for the log */
     const char *rest;           /* of the path, where the route has a '*' */
-    double arrived;
+    double arrived, whole;      /* when the header was there, and the body */
     di_tenant tenant;
     char key_id[DI_KEY_ID_BYTES + 1];
     di_str model; /* as asked for, for the log: in `model_text` */

@@ -318,12 +318,22 @@ void di_generation_take(di_generation *g, di_submission *s, const di_output *out
             settle(g);
         }
     }
+    if (g->offered == 0 && !g->gone && (g->stream ? di_stream_waiting(&g->bytes) > 0 : g->over)) {
+        g->offered = now - out->waited_seconds;
+    }
     if (g->opened || g->gone) {
         wake(g);
     }
     pthread_mutex_unlock(&g->lock);
     if (last) {
         di_generation_release(g);
+    }
+}
+
+void di_generation_taken(di_generation *g) {
+    if (g->offered > 0) {
+        di_metrics_answer_wait(g->server->metrics, di_now() - g->offered);
+        g->offered = 0;
     }
 }
 

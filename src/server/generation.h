@@ -93,7 +93,8 @@ struct di_generation {
     int running; /* answers whose last output has not come */
     int unanswered;
     int64_t prompt_tokens, cached_tokens, completion_tokens;
-    double last_event;           /* when the stream has got something */
+    double last_event; /* when the stream has got something */
+    double offered;    /* since when something waits for the connection; 0: nothing does */
     void (*wake)(void *context); /* once, when there is news; NULL: nobody sleeps */
     void *wake_context;
     const char *finish; /* of the first answer, for the access log */
@@ -111,6 +112,9 @@ bool di_generation_submit(di_generation *g, const di_ids *prompts, const di_requ
 
 /* An output of its submission (the pump), which came `now`. */
 void di_generation_take(di_generation *g, di_submission *s, const di_output *out, double now);
+
+/* Under the lock: the connection has taken what there was. */
+void di_generation_taken(di_generation *g);
 
 /* The client has left: the engine stops. */
 void di_generation_abandon(di_generation *g);

@@ -24,6 +24,7 @@
 #include "server/exchange.h"
 #include "server/internal.h"
 #include "server/peers.h"
+#include "server/readers.h"
 
 enum { BACKLOG = 1024, STREAM_BLOCK = 16384 };
 
@@ -40,9 +41,11 @@ typedef struct visit {
     di_http *http;
     struct MHD_Connection *connection;
     di_peer *peer;
-    bool whole;     /* the body has come */
-    bool streaming; /* its answer is read by read_stream */
-    bool answered;  /* a response is queued */
+    di_reading_job reading; /* of a long body, once it has been handed over */
+    bool whole;             /* the body has come */
+    bool watched;           /* the peer is, for the generation's sake */
+    bool streaming;         /* its answer is read by read_stream */
+    bool answered;          /* a response is queued */
     size_t sent;
 } visit;
 
@@ -133,6 +136,7 @@ static ssize_t read_stream(void *context, uint64_t position, char *out, size_t m
     size_t size = g->gone ? 0 : di_stream_take(&g->bytes, out, most);
     if (size > 0) {
         result = (ssize_t)size;
+        di_generation_taken(g);
     } else if (g->gone) {
         result = MHD_CONTENT_READER_END_WITH_ERROR;
     } else if (g->over) {
@@ -241,6 +245,34 @@ static enum MHD_Result begin(di_http *h, struct MHD_Connection *connection, cons
     return fine ? MHD_YES : send_reply(v);
 }
 
+static void read_long(void *context) {
+    visit *v = context;
+    di_exchange_run(&v->x);
+    MHD_resume_connection(v->connection); /* from here on it may be gone */
+}
+
+/* The body is whole. False: it is being read elsewhere. */
+static bool read_body(visit *v) {
+    di_server *s = v->http->server;
+    v->whole = true;
+    v->x.whole = di_now();
+    di_peers_expect(s->peers, v->peer, 0);
+    if (v->x.body.size < DI_READERS_LONG || v->x.reply.status || v->reading.run ||
+        s->options.reader_threads == 0) {
+        di_exchange_run(&v->x);
+        return true;
+    }
+    v->reading = (di_reading_job){.run = read_long, .context = v};
+    MHD_suspend_connection(v->connection);
+    if (di_readers_give(s->readers, &v->reading)) {
+        di_metrics_long_request(s->metrics);
+    } else { /* the server ends; on_request comes here again once it has been resumed */
+        v->whole = false;
+        MHD_resume_connection(v->connection);
+    }
+    return false;
+}
+
 static enum MHD_Result on_request(void *self, struct MHD_Connection *connection, const char *path,
                                   const char *method, const char *version, const char *data,
                                   size_t *size, void **context) {
@@ -254,14 +286,13 @@ static enum MHD_Result on_request(void *self, struct MHD_Connection *connection,
         *size = 0;
         return MHD_YES;
     }
-    if (!v->whole) {
-        v->whole = true;
-        di_peers_expect(h->server->peers, v->peer, 0);
-        di_exchange_run(&v->x);
-        if (v->x.generation) {
-            bool interim = strcmp(version, MHD_HTTP_VERSION_1_1) == 0;
-            di_peers_begin(h->server->peers, v->peer, v->x.generation, interim);
-        }
+    if (!v->whole && !read_body(v)) {
+        return MHD_YES;
+    }
+    if (v->x.generation && !v->watched) {
+        bool interim = strcmp(version, MHD_HTTP_VERSION_1_1) == 0;
+        v->watched = true;
+        di_peers_begin(h->server->peers, v->peer, v->x.generation, interim);
     }
     return v->x.generation ? serve(v) : send_reply(v);
 }

@@ -14,6 +14,7 @@ typedef enum di_server_state { DI_SERVER_LIVE, DI_SERVER_DRAINING } di_server_st
 
 struct di_http;
 struct di_peers;
+struct di_readers;
 
 struct di_server {
     di_server_options options;
@@ -27,6 +28,7 @@ struct di_server {
     di_access_log *log;
     struct di_http *http;
     struct di_peers *peers;
+    struct di_readers *readers;
     char address[64];
     uint64_t started; /* seconds since 1970 */
     int port;

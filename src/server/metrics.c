@@ -27,6 +27,11 @@ const di_bounds di_bounds_step = {16,
                                   {0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001,
                                    0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0}};
 
+const di_bounds di_bounds_own = {23, {0.00001, 0.00002, 0.00003, 0.00005, 0.000075, 0.0001,
+                                      0.00015, 0.0002,  0.0003,  0.0004,  0.0005,   0.00075,
+                                      0.001,   0.0015,  0.002,   0.003,   0.005,    0.01,
+                                      0.02,    0.05,    0.1,     0.5,     1.0}};
+
 const int di_statuses[DI_NUM_STATUSES - 1] = {200, 201, 204, 206, 304, 400, 401, 402,
                                               403, 404, 405, 408, 409, 411, 413, 415,
                                               422, 429, 431, 499, 500, 503, 504};
@@ -62,6 +67,7 @@ static void set_bounds(di_metrics *m) {
     m->prompt_tokens.bounds = m->completion_tokens.bounds = &di_bounds_tokens;
     m->max_tokens.bounds = m->step_tokens.bounds = &di_bounds_tokens;
     m->answers.bounds = &di_bounds_answers;
+    m->request_read.bounds = m->answer_wait.bounds = &di_bounds_own;
     m->step_host.bounds = m->step_device.bounds = m->step_idle.bounds = &di_bounds_step;
 }
 
@@ -172,6 +178,18 @@ void di_metrics_connections(di_metrics *m, int delta) {
 
 void di_metrics_in_flight(di_metrics *m, int delta) {
     atomic_fetch_add_explicit(&m->in_flight, delta, memory_order_relaxed);
+}
+
+void di_metrics_request_read(di_metrics *m, double seconds) {
+    observe(&m->request_read, seconds, 1);
+}
+
+void di_metrics_answer_wait(di_metrics *m, double seconds) {
+    observe(&m->answer_wait, seconds, 1);
+}
+
+void di_metrics_long_request(di_metrics *m) {
+    add(&m->long_requests, 1);
 }
 
 void di_metrics_journal(di_metrics *m, bool fine) {

@@ -52,6 +52,14 @@ void di_metrics_http(di_metrics *m, di_endpoint endpoint, int status, double sec
 void di_metrics_connections(di_metrics *m, int delta);
 void di_metrics_in_flight(di_metrics *m, int delta);
 
+/* The server's own part of a request's time: from the end of its body to the engine's acceptance;
+ * and from when the engine had something to tell to when the connection has taken it. */
+void di_metrics_request_read(di_metrics *m, double seconds);
+void di_metrics_answer_wait(di_metrics *m, double seconds);
+
+/* A long body is read by a thread of its own (readers.h). */
+void di_metrics_long_request(di_metrics *m);
+
 typedef enum di_server_event {
     DI_EVENT_DISCONNECT,       /* a client left before its answer's end */
     DI_EVENT_SLOW_READER,      /* an answer was paused because its client did not read */

@@ -19,7 +19,7 @@ typedef struct di_bounds {
 } di_bounds;
 
 extern const di_bounds di_bounds_ttft, di_bounds_gap, di_bounds_latency, di_bounds_tokens,
-    di_bounds_answers, di_bounds_step;
+    di_bounds_answers, di_bounds_step, di_bounds_own;
 
 /* Sums are kept in whole millionths of `1`: microseconds, or tokens times a million. */
 typedef struct di_histogram {
@@ -49,6 +49,8 @@ struct di_metrics {
     di_histogram http_seconds[DI_NUM_ENDPOINTS];
     atomic_int_least64_t connections, in_flight;
     atomic_bool journal_broken;
+    di_counter long_requests;
+    di_histogram request_read, answer_wait;
     di_counter events[DI_NUM_EVENTS];
 
     di_counter finished[DI_NUM_FINISHED], streamed, reasoning_tokens;

@@ -264,6 +264,15 @@ static void write_http(writer *w) {
           (double)atomic_load((atomic_int_least64_t *)&m->connections));
     gauge(w, "deepinfer:http_requests_in_flight", "Requests being answered.",
           (double)atomic_load((atomic_int_least64_t *)&m->in_flight));
+    histogram(w, "deepinfer:request_read_seconds",
+              "From the end of a request's body to its acceptance by the engine.",
+              &m->request_read);
+    histogram(w, "deepinfer:answer_wait_seconds",
+              "From when the engine had something to tell to when its connection took it.",
+              &m->answer_wait);
+    counter(w, "deepinfer:long_requests_total",
+            "Requests whose body was so long that a thread of its own read it.",
+            load(&m->long_requests));
     gauge(w, "deepinfer:quota_journal_ok",
           "1: the quotas of a day can be written down; 0: requests of keys that have one get 503.",
           atomic_load((atomic_bool *)&m->journal_broken) ? 0 : 1);

@@ -14,6 +14,7 @@
 #include "server/http.h"
 #include "server/internal.h"
 #include "server/peers.h"
+#include "server/readers.h"
 
 enum { SPARE_FILES = 64, STOP_SECONDS = 10 };
 
@@ -22,6 +23,7 @@ void di_server_options_init(di_server_options *o) {
         .host = "127.0.0.1",
         .port = 8000,
         .threads = 1,
+        .reader_threads = 2,
         .max_connections = 4096,
         .max_header_bytes = 32768,
         .max_body_bytes = 32 << 20,
@@ -125,8 +127,9 @@ static bool start(di_server *s, di_error *err) {
         return di_fail(err, DI_ERR_NO_MEMORY, "no memory for the server's counters");
     }
     s->peers = di_peers_create(s, o->max_connections, err);
+    s->readers = s->peers ? di_readers_create(o->reader_threads, err) : NULL;
     s->pump_started =
-        s->peers && di_thread_start(&s->pump, di_server_pump, s, "the pump's thread", err);
+        s->readers && di_thread_start(&s->pump, di_server_pump, s, "the pump's thread", err);
     return s->pump_started && start_http(s, err);
 }
 
@@ -134,7 +137,8 @@ static bool check_options(const di_server_options *o, di_error *err) {
     if (o->num_models == 0) {
         return di_fail(err, DI_ERR_ARGUMENT, "the served model has no name");
     }
-    if (o->max_connections < 1 || o->threads < 1 || o->max_header_bytes < 4096) {
+    if (o->max_connections < 1 || o->threads < 1 || o->reader_threads < 0 ||
+        o->max_header_bytes < 4096) {
         return di_fail(err, DI_ERR_ARGUMENT,
                        "max_connections, threads and max_header_bytes are %d, %d and %zu, at least "
                        "1, 1 and 4096 are needed",
@@ -227,6 +231,7 @@ void di_server_stop(di_server *s) {
     di_server_drain(s);
     if (s->http) {
         di_http_quiesce(s->http);
+        di_readers_finish(s->readers); /* what they read may become a generation */
         stop_generations(s);
         di_http_stop(s->http);
     }
@@ -235,6 +240,7 @@ void di_server_stop(di_server *s) {
         s->answerer.wake(s->answerer.self);
         pthread_join(s->pump, NULL);
     }
+    di_readers_destroy(s->readers);
     di_peers_destroy(s->peers);
     di_metrics_destroy(s->metrics);
     di_quota_close(s->quota);

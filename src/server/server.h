@@ -1,8 +1,9 @@
 /* The HTTP server: OpenAI's and Anthropic's APIs in front of an engine.
  *
- * Threads: one or a few of libmicrohttpd's do all that has to do with sockets, reading of requests
- * included; one, the pump, reads the engine's outputs and turns them into events; one watches for
- * clients that have left or are too slow to send. docs/serving.md is the user's side. */
+ * Threads: one or a few of libmicrohttpd's do all that has to do with sockets, reading of short
+ * requests included; one or a few read long ones; one, the pump, reads the engine's outputs and
+ * turns them into events; one watches for clients that have left or are too slow to send.
+ * docs/serving.md is the user's side. */
 #ifndef DI_SERVER_SERVER_H
 #define DI_SERVER_SERVER_H
 
@@ -20,6 +21,7 @@ typedef struct di_server_options {
     bool insecure_no_auth;     /* without keys listen elsewhere than on the loopback all the same */
     bool no_thinking;          /* unless a request asks for it */
     int threads;               /* that serve sockets */
+    int reader_threads;        /* that read long requests; 0: those of the sockets do */
     int max_connections;
     size_t max_header_bytes, max_body_bytes;
     size_t max_bodies_bytes;  /* of all requests under way together */

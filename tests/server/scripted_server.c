@@ -3,10 +3,10 @@
  *
  *     scripted_server FOLDER [NAME=VALUE ...]
  *
- * with the tokenizer of FOLDER. Names: port, threads, max_queue, fixed_tokens, max_connections,
- * max_body, max_stream, header, body, idle, keepalive (seconds), keys, journal, log, model_len. It
- * prints its address on standard output, one line {"submitted", "finished", "cancelled", "running"}
- * for each SIGUSR1, drains on SIGTERM, reloads on SIGHUP. */
+ * with the tokenizer of FOLDER. Names: port, threads, reader_threads, max_queue, fixed_tokens,
+ * max_connections, max_body, max_stream, header, body, idle, keepalive (seconds), keys, journal,
+ * log, model_len. It prints its address on standard output, one line {"submitted", "finished",
+ * "cancelled", "running"} for each SIGUSR1, drains on SIGTERM, reloads on SIGHUP. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -29,6 +29,7 @@ static bool set(di_server_options *o, di_scripted_options *s, const char *name, 
     } table[] = {
         {"port", .integer = &o->port},
         {"threads", .integer = &o->threads},
+        {"reader_threads", .integer = &o->reader_threads},
         {"max_connections", .integer = &o->max_connections},
         {"max_queue", .integer = &s->max_queue},
         {"fixed_tokens", .integer = &s->fixed_tokens},

@@ -1,8 +1,12 @@
 """What strangers do to sockets: garbage, pipelines, slow and gone readers, half-closed ends. After
 each the server still answers others."""
 
+import io
 import json
 import random
+import re
+import select
+import signal
 import socket
 import struct
 import sys
@@ -163,6 +167,64 @@ def test_bodies_together_are_bounded(folder):
         alive(s)
 
 
+def long_requests(s):
+    text = s.request("GET", "/metrics")[2].decode()
+    return int(re.search(r"^deepinfer:long_requests_total\S* (\d+)$", text, re.M)[1])
+
+
+@test
+def test_long_prompts_are_read_beside_short_ones(folder):
+    """By order alone: a long request is whole at the server before a short one is sent. On the thread
+    that has the sockets it would be answered first, and no stream would go on meanwhile."""
+    text = "".join(chr(0x4e00 + i * 7919 % 20000) for i in range(2 << 20))
+    long = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 1}
+    short = {"model": MODEL, "messages": [{"role": "user", "content": "short"}]}
+    for threads in (1, 2):
+        with scripted(model_len=1 << 24, reader_threads=threads) as s, s.connect() as c, s.connect() as d:
+            stream = open_stream(s, "@count=100000 @delay=2", max_tokens=100000).makefile("rb")
+            for count, path in enumerate((PATH, "/v1/messages", "/v1/messages/count_tokens"), 1):
+                sent = {k: v for k, v in long.items() if k != "max_tokens" or "count" not in path}
+                c.sendall(raw_post(path, sent))
+                while long_requests(s) < count:
+                    pass
+                d.sendall(raw_post("/v1/messages/count_tokens", short))
+                assert select.select([c, d], [], [], PATIENCE)[0] == [d], path
+                assert read_response(d.makefile("rb"))[0] == 200
+                events_between = 0
+                while not select.select([c], [], [], 0)[0]:
+                    stream.readline()
+                    events_between += 1
+                assert events_between > 10, (path, events_between)
+                assert read_response(c.makefile("rb"))[0] == 200
+            assert s.post("/tokenize", {"prompt": "x" * 8000})[0] == 200 and long_requests(s) == count
+            assert s.post("/tokenize", {"prompt": "x" * 9000})[0] == 200 and long_requests(s) == count + 1
+            stream.close()
+            # who leaves while his request is being read, frees what it began
+            for how in (socket.socket.close, reset):
+                gone = s.connect()
+                gone.sendall(raw_post(PATH, long))
+                count = long_requests(s)
+                how(gone)
+            s.settled(running=0)
+            alive(s)
+
+
+@test
+def test_a_server_that_ends_answers_what_it_is_reading(folder):
+    text = "".join(chr(0x4e00 + i * 7919 % 20000) for i in range(2 << 20))
+    with scripted(model_len=1 << 24, reader_threads=1) as s:
+        held = [s.connect() for _ in range(4)]
+        for c in held:
+            c.sendall(raw_post("/tokenize", {"prompt": text}))
+        while long_requests(s) < len(held):
+            pass
+        for _ in range(2):
+            s.process.send_signal(signal.SIGTERM)
+        answers = [read_response(c.makefile("rb"))[0] for c in held]
+        assert answers == [200] * len(held), answers
+        assert s.process.wait(PATIENCE) == 0
+
+
 @test
 def test_slow_headers_and_bodies_are_cut_off(folder):
     with scripted(header=0.6, body=0.6, idle=30) as s:
@@ -274,11 +336,12 @@ def test_stream_survives_a_reader_that_reads_a_little_at_a_time(folder):
         c = open_stream(s, "@count=500", max_tokens=500)
         f = c.makefile("rb", buffering=0)
         data = b""
-        while b"[DONE]" not in data:
+        while not data.endswith(b"\r\n0\r\n\r\n"):
             data += f.read(37)
             if len(data) % 370 == 0:
                 time.sleep(0.001)
-        assert data.count(b'"delta":{"content"') == 501
+        _, _, body = read_response(io.BytesIO(data))
+        assert body.count(b'"delta":{"content"') == 501 and events(body)[-1][1] == "[DONE]"
         c.close()
 
 

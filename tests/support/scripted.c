@@ -18,6 +18,7 @@ enum { MOST_QUEUED = 4096 };
 typedef struct output {
     di_output public; /* first */
     struct output *next;
+    double ready_at;
     di_token_info info;
     di_logprob top[20];
     char text[136]; /* of id, if that is whole characters */
@@ -51,6 +52,7 @@ struct di_scripted {
     int queued; /* the engine waits when they are many, as a real one has a pace */
     uint64_t next_id;
     di_scripted_stats stats;
+    double now; /* at the beginning of this turn */
     di_request_params params;
 };
 
@@ -132,6 +134,7 @@ static void put(di_scripted *s, output *o) {
     *(s->last ? &s->last->next : &s->first) = o;
     s->last = o;
     s->queued++;
+    o->ready_at = s->now;
     pthread_cond_signal(&s->filled);
 }
 
@@ -236,6 +239,7 @@ static void *run(void *context) {
     pthread_mutex_lock(&s->lock);
     while (!s->closing) {
         double now = di_now(), next = now + 0.05;
+        s->now = now;
         bool any = false;
         bool full = s->queued >= MOST_QUEUED;
         for (request **link = &s->running; *link && !full;) {
@@ -351,7 +355,11 @@ static di_output *scripted_wait(void *self, int timeout_ms) {
     }
     s->woken = false;
     pthread_mutex_unlock(&s->lock);
-    return o ? &o->public : NULL;
+    if (!o) {
+        return NULL;
+    }
+    o->public.waited_seconds = di_now() - o->ready_at;
+    return &o->public;
 }
 
 static void scripted_release(void *self, di_output *out) {
