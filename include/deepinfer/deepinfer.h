@@ -128,7 +128,8 @@ typedef struct di_engine_info {
 DI_API void di_engine_get_info(const di_engine *engine, di_engine_info *info);
 
 /* What a token stands for: of a character that has several tokens some of its bytes, of a special
- * token its spelling; no NUL behind it. Lives as long as the engine. NULL: no such id, or no tokenizer. */
+ * token its spelling; no NUL behind it. Lives as long as the engine. NULL: no such id, or no
+ * tokenizer. */
 DI_API const char *di_engine_token_bytes(const di_engine *engine, int32_t token_id, size_t *bytes);
 
 /* ---- requests ---------------------------------------------------------------------------------*/

@@ -215,9 +215,10 @@ OPTION(MAX_STREAM, "max-stream", 0, BYTES, 0, 0, "1M", "BYTES", true, IN_SERVE,
        "Most of an answer that may wait for a client that reads slowly; then it is cut off.")
 OPTION(HTTP_THREADS, "http-threads", 0, INTEGER, 1, 64, "1", "N", true, IN_SERVE,
        "Threads that read requests and write answers.")
-OPTION(READER_THREADS, "reader-threads", 0, INTEGER, 0, 64, "2", "N", true, IN_SERVE,
-       "Threads that read and tokenise requests of 8 KiB and more, so that those wait for each other "
-       "and nobody else does; 0 leaves them to --http-threads.")
+OPTION(
+    READER_THREADS, "reader-threads", 0, INTEGER, 0, 64, "2", "N", true, IN_SERVE,
+    "Threads that read and tokenise requests of 8 KiB and more, so that those wait for each other "
+    "and nobody else does; 0 leaves them to --http-threads.")
 OPTION(HEADER_TIMEOUT, "header-timeout", 0, REAL, 0, 86400, "10", "SECONDS", true, IN_SERVE,
        "For a request's header to come in whole; 0 is for ever.")
 OPTION(BODY_TIMEOUT, "body-timeout", 0, REAL, 0, 86400, "60", "SECONDS", true, IN_SERVE,

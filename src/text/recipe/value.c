@@ -434,8 +434,8 @@ bool di_value_parse(di_pool *pool, const char *text, size_t size, int max_depth,
     return parse(&p, out);
 }
 
-bool di_value_parse_once(di_pool *pool, const char *text, size_t size, int max_depth,
-                         di_value *out, di_error *err) {
+bool di_value_parse_once(di_pool *pool, const char *text, size_t size, int max_depth, di_value *out,
+                         di_error *err) {
     parser p = {.pool = pool, .text = text, .size = size, .max_depth = max_depth, .err = err};
     p.once = true;
     return parse(&p, out);

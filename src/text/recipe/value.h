@@ -65,8 +65,8 @@ bool di_value_parse(di_pool *pool, const char *text, size_t size, int max_depth,
 
 /* The same, but a name that comes twice in one object is refused too, by its path: a request that
  * two readers could understand in two ways is none. */
-bool di_value_parse_once(di_pool *pool, const char *text, size_t size, int max_depth,
-                         di_value *out, di_error *err);
+bool di_value_parse_once(di_pool *pool, const char *text, size_t size, int max_depth, di_value *out,
+                         di_error *err);
 
 /* The member of that name; NULL if there is none or `object` is no object. */
 const di_value *di_value_get(const di_value *object, const char *name);
