@@ -2,13 +2,16 @@
  * second, and a step of decoding at several batch sizes and contexts, beside the time that reading
  * what it must read would take at the bandwidth measured in the same run.
  *
- *   bench/cuda_model [--expert-layers N] [CONTEXT...]
+ *   bench/cuda_model [--expert-layers N] [--batch N] [CONTEXT...]
  *
  * Weights are random codes with scales as in the released model. As all of its routed experts
  * (272 GB) fit on no card, only N layers have experts of their own (13), and layer l uses those of
  * layer l % N: a step still reads as many bytes, far more than any cache holds. n-gram tables are
- * small ones, for the same reason. The head and the sampling are left out of decode, as their time
- * does not grow with the layers; a line tells what the head adds for one row.
+ * small ones, for the same reason.
+ *
+ * Steps of decoding run as the engine's do: recorded, queued one behind the other. They end with
+ * logits, not with drawn tokens. The head is timed alone too and taken off where a layer's time is
+ * told, as it does not grow with the layers. --batch runs one batch size, of 1 to 256.
  *
  * On the host the weights are a few pieces of memory that stand at many addresses; on the card each
  * address has a copy of its own. Without a card it says so and does nothing. */
@@ -23,15 +26,15 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "cache/cache.h"
-#include "model/model.h"
+#include "model/queue.h"
 #include "ops/cuda/cuda.h"
 #include "weights/inventory.h"
 
 enum {
-    CHUNK = 8192,     /* rows of a prefill step */
-    MAX_BATCH = 256,  /* sequences */
-    WARM_STEPS = 3,   /* of decoding */
-    TIMED_STEPS = 10, /* of decoding */
+    CHUNK = 8192,    /* rows of a prefill step */
+    MAX_BATCH = 256, /* sequences */
+    STEPS = 8,       /* of decoding, queued at once */
+    RUNS = 3,        /* of so many steps */
 };
 
 static di_backend *be;
@@ -39,7 +42,7 @@ static di_weights weights;
 static di_cache *cache;
 static di_model *model;
 static double bandwidth; /* bytes a second */
-static int expert_layers = 13;
+static int expert_layers = 13, only_batch;
 static uint64_t state = 1;
 
 static _Noreturn void give_up(const char *what) {
@@ -325,47 +328,60 @@ static void copy_sequence(di_seq *to, const di_seq *from) {
     to->len = from->len;
 }
 
-/* Seconds of one step in which each of n sequences gets a token; logits: of the first, or NULL. */
-static double decode_step(di_seq *seqs, int n, float *logits) {
+/* Seconds of a step in which each of n sequences gets a token, on average over STEPS of them that
+ * are queued one behind the other. */
+static double decode_steps(di_seq *seqs, int n) {
     static di_model_rows rows[MAX_BATCH];
+    const di_queue_ops *queue = be->ops->queue;
     di_error err;
-    for (int i = 0; i < n; i++) {
-        rows[i] = di_model_next_rows(&seqs[i], tokens + (ptrdiff_t)i * 64, 1);
-        rows[i].num_logits = logits && i == 0;
+    double begin, end;
+    queue->begin(be, 0);
+    for (int step = 0; step < STEPS; step++) {
+        for (int i = 0; i < n; i++) {
+            rows[i] = di_model_next_rows(&seqs[i], tokens + (ptrdiff_t)i * 64, 1);
+            rows[i].num_logits = 1;
+        }
+        check(di_model_queue(model, rows, n, NULL, NULL, &err), &err);
+        for (int i = 0; i < n; i++) {
+            seqs[i].len++;
+        }
     }
-    double start = di_now();
-    check(di_model_forward(model, rows, n, logits, &err), &err);
-    double took = di_now() - start;
-    for (int i = 0; i < n; i++) {
-        seqs[i].len++;
-    }
-    return took;
+    queue->end(be, 0);
+    check(queue->wait(be, 0, &begin, &end, &err), &err);
+    return (end - begin) / STEPS;
 }
 
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median_step(di_seq *seqs, int n, float *logits) {
-    double took[TIMED_STEPS];
-    for (int i = 0; i < WARM_STEPS; i++) {
-        decode_step(seqs, n, logits);
+/* Seconds of the head's product of n rows. */
+static double head_alone(int n) {
+    const di_queue_ops *queue = be->ops->queue;
+    di_error err;
+    double begin, end, best = 1;
+    di_bf16 *x = be->ops->alloc(be, (size_t)n * (size_t)weights.config.hidden_size * sizeof *x);
+    for (int run = 0; x && run < RUNS; run++) {
+        queue->begin(be, 0);
+        for (int i = 0; i < STEPS; i++) {
+            be->ops->linear_f32(be, x, n, &weights.head, (float *)di_model_logits(model));
+        }
+        queue->end(be, 0);
+        check(queue->wait(be, 0, &begin, &end, &err), &err);
+        best = (end - begin) / STEPS < best ? (end - begin) / STEPS : best;
     }
-    for (int i = 0; i < TIMED_STEPS; i++) {
-        took[i] = decode_step(seqs, n, logits);
-    }
-    qsort(took, TIMED_STEPS, sizeof *took, by_value);
-    return took[TIMED_STEPS / 2];
+    be->ops->free(be, x);
+    return best;
 }
 
 static void decode(di_seq *seqs, int n, int64_t context) {
-    double layers = weights.config.num_hidden_layers;
-    double took = median_step(seqs, n, NULL), bytes = bytes_of_step(n, context);
-    printf("decode, batch %3d, context %6lld   %9.2f ms a step %8.1f us a layer   floor %7.1f us a "
-           "layer  %5.1f %%\n",
-           n, (long long)context, took * 1e3, took * 1e6 / layers, bytes / bandwidth * 1e6 / layers,
-           100 * bytes / bandwidth / took);
+    double layers = weights.config.num_hidden_layers, took = 1, head = head_alone(n);
+    for (int run = 0; run <= RUNS; run++) { /* the first one records */
+        double seconds = decode_steps(seqs, n);
+        took = run > 0 && seconds < took ? seconds : took;
+    }
+    double floor = bytes_of_step(n, context) / bandwidth;
+    double head_floor = 2.0 * weights.config.vocab_size * weights.config.hidden_size / bandwidth;
+    printf("decode, batch %3d, context %6lld   %8.2f ms a step, %5.1f %% of the floor's speed   "
+           "head %5.2f ms   a layer %7.1f us, floor %7.1f us   %5.1f %%\n",
+           n, (long long)context, took * 1e3, 100 * (floor + head_floor) / took, head * 1e3,
+           (took - head) * 1e6 / layers, floor * 1e6 / layers, 100 * floor / (took - head));
     fflush(stdout);
 }
 
@@ -400,7 +416,7 @@ static void open_model(int64_t longest) {
     for (int i = 0; map && i < weights.config.vocab_size; i++) {
         map[i] = i % weights.config.engram_compressed_vocab_size;
     }
-    di_model_options mo = {.max_rows = CHUNK, .max_logits = 1, .token_map = map};
+    di_model_options mo = {.max_rows = CHUNK, .max_logits = MAX_BATCH, .token_map = map};
     model = map ? di_model_create(&weights, be, cache, &mo, &err) : NULL;
     check(model != NULL, &err);
     di_free(map);
@@ -414,14 +430,36 @@ static void open_model(int64_t longest) {
     fflush(stdout);
 }
 
-/* Weights go to the card when they are first used: all of them by this. */
-static void warm_up(void) {
+/* Layers share experts, so the card's memory is not asked for all of them at once. */
+static void reserve_nothing(di_backend *unused, size_t bytes) {
+    (void)unused;
+    (void)bytes;
+}
+
+static void reserve_as_needed(void) {
+    static di_ops ops;
+    static di_queue_ops queue;
+    ops = *be->ops;
+    queue = *ops.queue;
+    queue.reserve = reserve_nothing;
+    ops.queue = &queue;
+    be->ops = &ops;
+}
+
+/* Everything on the card, and steps recorded. */
+static void load(void) {
     di_seq seq = {0};
     di_error err;
+    bool recorded = false;
+    double start = di_now();
+    check(di_model_load(model, true, NULL, NULL, &err), &err);
+    double loaded = di_now();
+    check(di_model_prepare(model, MAX_BATCH, &recorded, NULL, NULL, &err), &err);
+    printf("weights loaded   %.1f s; steps %srecorded   %.1f s\n", loaded - start,
+           recorded ? "" : "NOT ", di_now() - loaded);
     check(di_seq_open(cache, &seq, (di_hash){0}, &err), &err);
-    double took = prefill(&seq, CHUNK);
+    prefill(&seq, CHUNK); /* takes scratch memory */
     di_seq_close(cache, &seq);
-    printf("first %d tokens, with the upload of the weights   %.1f s\n", CHUNK, took);
     fflush(stdout);
 }
 
@@ -437,17 +475,15 @@ static void run_context(int64_t context) {
            CHUNK, (double)context / took, took);
     check(di_seq_reserve(cache, &seqs[0], context + 4096, &err), &err);
     for (size_t b = 0; b < sizeof batches / sizeof *batches; b++) {
-        for (; have < batches[b]; have++) {
+        int batch = only_batch ? only_batch : batches[b];
+        for (; have < batch; have++) {
             copy_sequence(&seqs[have], &seqs[0]);
         }
-        decode(seqs, batches[b], context);
+        decode(seqs, batch, context);
+        if (only_batch) {
+            break;
+        }
     }
-    float *logits = di_calloc((size_t)weights.config.vocab_size, sizeof *logits);
-    if (logits) {
-        double with = median_step(seqs, 1, logits), without = median_step(seqs, 1, NULL);
-        printf("head and its logits to the host, 1 row   %9.2f ms\n", (with - without) * 1e3);
-    }
-    di_free(logits);
     for (int i = 0; i < have; i++) {
         di_seq_close(cache, &seqs[i]);
     }
@@ -460,6 +496,8 @@ int main(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--expert-layers") == 0 && i + 1 < argc) {
             expert_layers = atoi(argv[++i]);
+        } else if (strcmp(argv[i], "--batch") == 0 && i + 1 < argc) {
+            only_batch = atoi(argv[++i]);
         } else if (count < 8) {
             contexts[count++] = atoll(argv[i]);
         }
@@ -477,15 +515,19 @@ int main(int argc, char **argv) {
     if (expert_layers < 1 || expert_layers > 40) {
         give_up("--expert-layers takes 1 to 40");
     }
+    if (only_batch < 0 || only_batch > MAX_BATCH) {
+        give_up("--batch takes 1 to 256");
+    }
     be = di_cuda_create(0, &err);
     if (!be) {
         printf("no card: %s\n", err.message);
         return 0;
     }
+    reserve_as_needed();
     measure_bandwidth();
     make_weights();
     open_model(longest > CHUNK ? longest : CHUNK);
-    warm_up();
+    load();
     for (int i = 0; i < count; i++) {
         run_context(contexts[i]);
     }
