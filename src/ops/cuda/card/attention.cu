@@ -5,6 +5,7 @@
  *
  * attention.cuh has the sum orders. */
 #include "attention.cuh"
+#include "launch.cuh"
 
 enum { TILES = 2, THREADS = 384, DECODERS = 128 };
 
@@ -12,7 +13,7 @@ struct row_shared {
     unsigned char q[8 * CHUNK_BYTES], keys[TILES][8 * CHUNK_BYTES], p[CHUNK_BYTES];
     unsigned char staged[STAGED_BYTES]; /* a block's latents, or half a block's window records */
     float top[2][TILE], sum[2][TILE];   /* of a block's halves */
-    uint64_t full[TILES], empty[TILES];
+    uint64_t full[TILES], empty[TILES], staged_in[2]; /* window records, latents */
 };
 
 /* Behind row_shared: the records of the list, filled up to whole blocks, and a bit for each that is
@@ -29,26 +30,27 @@ struct row_list {
 };
 
 /* Brings one kind of a block's records, in two halves where they are large, and decodes them. The
- * tile is waited for behind the first request. */
+ * tile is waited for behind the first request. *steps: staged so far. */
 static __device__ __forceinline__ void decode_kind(const dk_attention_call &c, row_shared &s,
                                                    const uint8_t *const *record, int windows,
                                                    bool latent, uint64_t *empty, int parity,
-                                                   unsigned char *tile) {
-    int warp = threadIdx.x % 128 / 32, count = latent ? TILE : TILE / 2;
+                                                   unsigned char *tile, int *steps) {
+    int thread = threadIdx.x % DECODERS, count = latent ? TILE : TILE / 2;
 #pragma unroll 1
     for (int first = 0; first < TILE; first += count) {
-        stage_records<4>(c, record, first, count, windows, latent, warp, s.staged);
+        uint64_t *staged = &s.staged_in[latent];
+        stage_records(c, record, first, count, windows, latent, thread, s.staged, staged);
         barrier_wait(empty, parity);
-        await_staged();
-        named_barrier(5, DECODERS);
-        unpack_records<4>(c, record, first, count, windows, latent, warp, s.staged, tile);
+        barrier_wait(staged, steps[latent]++ % 2);
+        unpack_records<DECODERS / 32>(c, record, first, count, windows, latent, thread / 32,
+                                      s.staged, tile);
         named_barrier(5, DECODERS);
     }
 }
 
 static __device__ void decode_list(const dk_attention_call &c, const query &q, row_shared &s,
                                    const row_list &l) {
-    int done = 0;
+    int done = 0, steps[2] = {};
 #pragma unroll 1
     for (int block = 0; block < l.blocks; block++) {
         if ((l.filled[2 * block] | l.filled[2 * block + 1]) == 0) {
@@ -58,7 +60,7 @@ static __device__ void decode_list(const dk_attention_call &c, const query &q, r
 #pragma unroll 1
         for (int kind = windows > 0 ? 0 : 1; kind < (windows < TILE ? 2 : 1); kind++) {
             decode_kind(c, s, l.record + block * TILE, windows, kind == 1, &s.empty[tile],
-                        done / TILES % 2 ^ 1, s.keys[tile]);
+                        done / TILES % 2 ^ 1, s.keys[tile], steps);
         }
         publish_tile();
         barrier_arrive(&s.full[tile]);
@@ -139,6 +141,7 @@ static __global__ void __launch_bounds__(THREADS, 1) attend_row(dk_attention_cal
     row_shared &s = *(row_shared *)base;
     query q = query_of(c, blockIdx.x, blockIdx.y * TILE);
     row_list l;
+    begin_overlapped();
     l.record = (const uint8_t **)(base + sizeof s);
     l.blocks = (q.slots + TILE - 1) / TILE;
     l.filled = (uint32_t *)(l.record + l.blocks * TILE);
@@ -155,6 +158,8 @@ static __global__ void __launch_bounds__(THREADS, 1) attend_row(dk_attention_cal
             barrier_init(&s.full[i], DECODERS);
             barrier_init(&s.empty[i], (THREADS - DECODERS) / 32);
         }
+        barrier_init(&s.staged_in[0], TILE / 2);
+        barrier_init(&s.staged_in[1], TILE);
         barrier_publish();
     }
     load_query(c, q, threadIdx.x, THREADS, s.q);
@@ -175,5 +180,6 @@ void dk_attention(cudaStream_t s, const dk_attention_call *c) {
     }
     size_t bytes = row_bytes(c->most_slots);
     cudaFuncSetAttribute(attend_row, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-    attend_row<<<dim3(c->step.num_rows, (c->heads + TILE - 1) / TILE), THREADS, bytes, s>>>(*c);
+    launch_overlapped(s, attend_row, dim3(c->step.num_rows, (c->heads + TILE - 1) / TILE), THREADS,
+                      bytes, 1, *c);
 }

@@ -56,8 +56,8 @@ static __device__ const uint8_t *slot_record(const dk_attention_call &c, const q
 
 /* ---- records to tiles ------------------------------------------------------------------------
  *
- * Records come to shared memory first, as they lie, by asynchronous copies; then they are decoded
- * from there. Both loops stay rolled: code that runs once is bound by the fetching of it. */
+ * Records come to shared memory first, as they lie, by bulk copies; then they are decoded from
+ * there. Loops stay rolled: code that runs once is bound by the fetching of it. */
 
 enum { MAX_DIM = 512, STAGED_BYTES = TILE * (MAX_DIM / 2 + MAX_DIM / 16) };
 
@@ -71,36 +71,29 @@ static __device__ __forceinline__ int staged_pitch(const dk_attention_call &c, b
 }
 
 /* Begins to bring records of one kind to `staged`: of slots [first, first + count) of a list block
- * whose slots before `windows` hold window records. A warp takes every WARPS-th. */
-template <int WARPS>
+ * whose slots before `windows` hold window records. Thread i < count brings the i-th; each of them
+ * arrives at `barrier` once. */
 static __device__ __forceinline__ void
 stage_records(const dk_attention_call &c, const uint8_t *const *record, int first, int count,
-              int windows, bool latent, int warp, unsigned char *staged) {
-    int lane = threadIdx.x % 32, bytes = record_bytes(c, latent), pitch = staged_pitch(c, latent);
-#pragma unroll 1
-    for (int i = warp; i < count; i += WARPS) {
-        const uint8_t *from = record[first + i];
-        if (!from || (first + i >= windows) != latent) {
-            continue;
-        }
-        if (c.wide) {
-            for (int at = lane * 16; at < bytes; at += 32 * 16) {
-                asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
-                                 shared_address(staged + i * pitch + at)),
-                             "l"(from + at)
-                             : "memory");
-            }
-        } else {
-            for (int at = lane; at < bytes; at += 32) {
-                staged[i * pitch + at] = from[at];
-            }
-        }
+              int windows, bool latent, int thread, unsigned char *staged, uint64_t *barrier) {
+    if (thread >= count) {
+        return;
     }
-}
-
-/* What this thread has begun is there; a barrier tells the others. */
-static __device__ __forceinline__ void await_staged() {
-    asm volatile("cp.async.wait_all;" ::: "memory");
+    const uint8_t *from = record[first + thread];
+    int bytes = record_bytes(c, latent);
+    unsigned char *to = staged + thread * staged_pitch(c, latent);
+    if (!from || (first + thread >= windows) != latent) {
+        barrier_arrive(barrier);
+    } else if (c.wide) {
+        barrier_expect(barrier, bytes);
+        fetch(to, from, bytes, barrier);
+    } else { /* of small models alone */
+#pragma unroll 4
+        for (int i = 0; i < bytes; i++) {
+            to[i] = from[i];
+        }
+        barrier_arrive(barrier);
+    }
 }
 
 static __device__ __forceinline__ uint32_t permute(uint32_t a, uint32_t b, uint32_t selector) {

@@ -5,11 +5,13 @@
  * block and what is exchanged. Bound by latencies: the records' addresses, the cluster's barriers.
  */
 #include "attention.cuh"
+#include "launch.cuh"
 
 enum {
     THREADS = 512,
-    MOST = 10,         /* list blocks */
-    MOST_TOLD = 9,     /* chunks of values that come from other blocks, see told_place */
+    MOST = 10,     /* list blocks */
+    MOST_TOLD = 9, /* chunks of values that come from other blocks, see told_place */
+    TOLD_WORDS = TILE + 1,
     MOST_BLOCKS = 210, /* of threads in a launch: beyond, a block for each query is faster */
 };
 
@@ -23,7 +25,7 @@ struct spread_shared {
     float half_top[2][TILE], peak[TILE];
     const uint8_t *record[TILE];
     uint32_t mine[2]; /* filled slots of this block's */
-    uint64_t values_in, p_in;
+    uint64_t records_in[2], tops_in, values_in, p_in;
 };
 
 /* Who adds up what: block `rank` of a cluster takes column chunks rank, rank + size, ... Its own
@@ -69,14 +71,14 @@ static __device__ void push_probabilities(spread_shared &s, int rank, int size, 
     }
 }
 
-/* This block's maxima and whether it is filled, to every block of the cluster. */
+/* This block's maxima and whether it is filled, to every block of the cluster: TOLD_WORDS each. */
 static __device__ void tell_tops(spread_shared &s, int rank, int size) {
     int head = threadIdx.x % TILE;
     float a = s.half_top[0][head], b = s.half_top[1][head], top = b > a ? b : a;
     for (int to = threadIdx.x / TILE; to < size; to += THREADS / TILE) {
-        remote_store(remote_address(&s.top[rank][head], to), top);
+        push_word(&s.top[rank][head], top, &s.tops_in, to);
         if (head == 0) {
-            remote_store(remote_address(&s.filled[rank], to), (s.mine[0] | s.mine[1]) != 0);
+            push_word(&s.filled[rank], (s.mine[0] | s.mine[1]) != 0, &s.tops_in, to);
         }
     }
 }
@@ -168,56 +170,70 @@ static __global__ void __launch_bounds__(THREADS, 1) attend_spread(dk_attention_
     int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane / 4;
     int blocks = (q.slots + TILE - 1) / TILE, chunks = (c.dim + TILE - 1) / TILE;
     int owned = owned_chunks(rank, size, chunks);
+    let_successors_begin();
     if (threadIdx.x == 0) {
         uint32_t told = blocks_told(rank, blocks), to_owner = owned > 0;
+        barrier_init(&s.records_in[0], TILE);
+        barrier_init(&s.records_in[1], TILE);
+        barrier_init(&s.tops_in, 1);
         barrier_init(&s.values_in, 1);
         barrier_init(&s.p_in, 1);
         barrier_publish();
+        barrier_expect(&s.tops_in, blocks * TOLD_WORDS * sizeof(float));
         barrier_expect(&s.values_in, owned * told * CHUNK_BYTES);
         barrier_expect(&s.p_in, to_owner * told * (CHUNK_BYTES + sizeof s.sum[0]));
     }
+    __syncthreads();
+    wait_for_predecessors();
     if (rank < blocks) {
         int windows = q.windows - rank * TILE, warp = threadIdx.x / 32;
+        int first = windows > 0 ? 0 : 1, behind = windows < TILE ? 2 : 1; /* kinds */
         if (threadIdx.x < TILE) {
             const uint8_t *record = slot_record(c, q, rank * TILE + threadIdx.x);
             unsigned filled = __ballot_sync(0xffffffffu, record != NULL);
             s.record[threadIdx.x] = record;
             s.mine[threadIdx.x / 32] = filled;
+            stage_records(c, s.record, 0, TILE, windows, first == 1, threadIdx.x, s.values[0],
+                          &s.records_in[first]);
         } else {
             load_query(c, q, threadIdx.x - TILE, THREADS - TILE, s.p[0]);
         }
         __syncthreads();
 #pragma unroll 1
-        for (int kind = windows > 0 ? 0 : 1; kind < (windows < TILE ? 2 : 1); kind++) {
-            stage_records<THREADS / 32>(c, s.record, 0, TILE, windows, kind == 1, warp,
-                                        s.values[0]);
-            await_staged();
-            __syncthreads();
+        for (int kind = first; kind < behind; kind++) {
+            if (kind > first) {
+                stage_records(c, s.record, 0, TILE, windows, true, threadIdx.x, s.values[0],
+                              &s.records_in[1]);
+            }
+            barrier_wait(&s.records_in[kind], 0);
             unpack_records<THREADS / 32>(c, s.record, 0, TILE, windows, kind == 1, warp,
                                          s.values[0], s.keys);
             __syncthreads();
         }
         publish_tile();
+        __syncthreads();
     }
-    cluster_barrier(); /* everybody's barriers are there */
+    cluster_arrive(); /* barriers are there, and room for values */
     float scores[4][4] = {}, top[2];
     float2 mine[4];
+    if (rank < blocks && group < 2) {
+        add_scores(scores, shared_address(s.p[0]), shared_address(s.keys) + group * (32 * 128),
+                   chunks);
+        scale_scores(scores, s.mine[group], c.scale, top);
+        if (lane % 4 == 0) {
+            s.half_top[group][row] = top[0];
+            s.half_top[group][row + 8] = top[1];
+        }
+    }
+    cluster_wait();
     if (rank < blocks) {
         push_keys(s, rank, size, blocks, chunks);
-        if (group < 2) {
-            add_scores(scores, shared_address(s.p[0]), shared_address(s.keys) + group * (32 * 128),
-                       chunks);
-            scale_scores(scores, s.mine[group], c.scale, top);
-            if (lane % 4 == 0) {
-                s.half_top[group][row] = top[0];
-                s.half_top[group][row + 8] = top[1];
-            }
-        }
         __syncthreads();
-        tell_tops(s, rank, size);
         share_scores(scores, group, s, mine);
+        __syncthreads(); /* nothing of this block's is left where probabilities come */
+        tell_tops(s, rank, size);
     }
-    cluster_barrier(); /* all maxima are known, all queries done with */
+    barrier_wait(&s.tops_in, 0);
     if (rank < blocks) {
         int head = row + group / 2 * 8, half = group % 2;
         float sum =
@@ -233,16 +249,18 @@ static __global__ void __launch_bounds__(THREADS, 1) attend_spread(dk_attention_
         make_fades(s, blocks);
         barrier_wait(&s.values_in, 0);
         barrier_wait(&s.p_in, 0);
-#pragma unroll 1
-        for (int i = group; i < owned; i += THREADS / 128) {
-            add_chunk(c, q, s, rank, size, blocks, rank + i * size, group);
-        }
     }
-    cluster_barrier(); /* nobody's memory is still read or written */
+    cluster_arrive(); /* all that was sent here has come */
+#pragma unroll 1
+    for (int i = group; i < owned; i += THREADS / 128) {
+        add_chunk(c, q, s, rank, size, blocks, rank + i * size, group);
+    }
+    cluster_wait(); /* and so has all that was sent from here */
 }
 
 bool dk_attention_spread(cudaStream_t s, const dk_attention_call *c) {
     int size = (c->most_slots + TILE - 1) / TILE, groups = (c->heads + TILE - 1) / TILE;
+    size = size == 1 ? 2 : size;              /* a block that is no cluster's cannot tell itself */
     size = size == 6 || size == 7 ? 8 : size; /* or they would have too many chunks to keep */
     if (size < 1 || size > MOST || (long long)c->step.num_rows * groups * size > MOST_BLOCKS) {
         return false;
@@ -250,18 +268,8 @@ bool dk_attention_spread(cudaStream_t s, const dk_attention_call *c) {
     cudaFuncSetAttribute(attend_spread, cudaFuncAttributeMaxDynamicSharedMemorySize,
                          (int)sizeof(spread_shared));
     cudaFuncSetAttribute(attend_spread, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-    cudaLaunchAttribute cluster = {};
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim.x = size;
-    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(size, groups, c->step.num_rows);
-    config.blockDim = dim3(THREADS);
-    config.dynamicSmemBytes = sizeof(spread_shared);
-    config.stream = s;
-    config.attrs = &cluster;
-    config.numAttrs = 1;
-    if (cudaLaunchKernelEx(&config, attend_spread, *c) != cudaSuccess) {
+    if (launch_overlapped(s, attend_spread, dim3(size, groups, c->step.num_rows), THREADS,
+                          sizeof(spread_shared), size, *c) != cudaSuccess) {
         cudaGetLastError(); /* a card with fewer multiprocessors together */
         return false;
     }

@@ -5,6 +5,7 @@
  *
  * A dot product is one chain over steps of 16 dims, four of each quarter of the key. */
 #include "index.cuh"
+#include "launch.cuh"
 
 enum { THREADS = 384, WARPS = THREADS / 32, HEADS = 32 /* that a warp holds in registers */ };
 
@@ -166,6 +167,7 @@ static __global__ void __launch_bounds__(THREADS, 1) scores(dk_index_call c) {
     dk_seq seq = c.step.seqs[c.step.row_seq[row]];
     index_list l = list_of(c, seq, row);
     int stride = gridDim.x * WARPS * 32, place = (blockIdx.x + gridDim.x * warp) * 32;
+    begin_overlapped();
     if ((int)blockIdx.x * 32 >= l.places) {
         return; /* the first warp's place is the block's least */
     }
@@ -224,7 +226,7 @@ template <int W, bool WHOLE> static void launch(cudaStream_t s, const dk_index_c
                              (int)bytes);
     }
     int share = BLOCKS / c.rows > LEAST ? BLOCKS / c.rows : LEAST;
-    scores<W, WHOLE><<<dim3(share, c.rows), THREADS, bytes, s>>>(c);
+    launch_overlapped(s, scores<W, WHOLE>, dim3(share, c.rows), THREADS, bytes, 1, c);
 }
 
 void dk_index(cudaStream_t s, const dk_index_call *c) {

@@ -4,6 +4,7 @@
  * are chosen in the same launch by clusters of their own. Exact, so the cluster's size does not
  * matter to the result. Bound by latencies: a cluster's barrier for each digit. */
 #include "index.cuh"
+#include "launch.cuh"
 #include "warpgroup.cuh"
 
 enum {
@@ -312,6 +313,7 @@ static __global__ void __launch_bounds__(THREADS, 1) choose(dk_index_call c) {
     select_shared &s = *(select_shared *)base;
     contest t = contest_of(c, blockIdx.y, blockIdx.z != 0);
     int rank = cluster_rank(), size = cluster_size();
+    begin_overlapped();
     if (t.list.places <= RUN) { /* one block is faster alone */
         if (rank > 0) {
             return;
@@ -352,18 +354,9 @@ static __global__ void __launch_bounds__(THREADS, 1) choose(dk_index_call c) {
 
 void dk_index_select(cudaStream_t s, const dk_index_call *c) {
     int kinds = c->candidates && c->build ? 2 : 1, rows = c->rows * kinds;
-    cudaLaunchAttribute cluster = {};
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim.x = rows <= 16 ? MOST_BLOCKS : rows <= 32 ? 4 : rows <= 64 ? 2 : 1;
-    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(cluster.val.clusterDim.x, c->rows, kinds);
-    config.blockDim = dim3(THREADS);
-    config.dynamicSmemBytes = sizeof(select_shared);
-    config.stream = s;
-    config.attrs = &cluster;
-    config.numAttrs = 1;
+    int size = rows <= 16 ? MOST_BLOCKS : rows <= 32 ? 4 : rows <= 64 ? 2 : 1;
     cudaFuncSetAttribute(choose, cudaFuncAttributeMaxDynamicSharedMemorySize,
                          (int)sizeof(select_shared));
-    cudaLaunchKernelEx(&config, choose, *c);
+    launch_overlapped(s, choose, dim3(size, c->rows, kinds), THREADS, sizeof(select_shared), size,
+                      *c);
 }

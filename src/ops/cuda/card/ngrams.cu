@@ -2,6 +2,7 @@
  * and the gate through which they join the streams. Bound by memory, and by the table's when it is
  * the host's. */
 #include "common.cuh"
+#include "launch.cuh"
 #include "queue.h"
 
 static unsigned blocks_for(long long n, int per_block) {
@@ -12,13 +13,14 @@ static unsigned blocks_for(long long n, int per_block) {
 
 static __global__ void feed(int32_t *tokens, const int32_t *source, int n, const int32_t *drawn) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
+    begin_overlapped();
     if (i < n && source[i] >= 0) {
         tokens[i] = drawn[source[i]];
     }
 }
 
 void dk_feed(cudaStream_t s, int32_t *tokens, const int32_t *source, int n, const int32_t *drawn) {
-    feed<<<blocks_for(n, 128), 128, 0, s>>>(tokens, source, n, drawn);
+    launch_overlapped(s, feed, dim3(blocks_for(n, 128)), 128, 0, 1, tokens, source, n, drawn);
 }
 
 /* Compressed id of the token `back` places before row i's; -1 if there is none. */
@@ -35,6 +37,7 @@ static __device__ int32_t compressed(const dk_ngram_hash &h, int i, int back) {
 /* One thread a token; columns are few and a token's hash is carried from one n to the next. */
 static __global__ void hash_ngrams(dk_ngram_hash h, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
+    begin_overlapped();
     if (i >= n) {
         return;
     }
@@ -59,7 +62,7 @@ static __global__ void hash_ngrams(dk_ngram_hash h, int n) {
 }
 
 void dk_hash_ngrams(cudaStream_t s, const dk_ngram_hash *h, int n) {
-    hash_ngrams<<<blocks_for(n, 32), 32, 0, s>>>(*h, n);
+    launch_overlapped(s, hash_ngrams, dim3(blocks_for(n, 32)), 32, 0, 1, *h, n);
 }
 
 /* ---- rows of a table -------------------------------------------------------------------------*/
@@ -68,6 +71,7 @@ void dk_hash_ngrams(cudaStream_t s, const dk_ngram_hash *h, int n) {
  * all tokens lie side by side; a token that looks nothing up gets zeros. Grid: columns, tokens. */
 static __global__ void __launch_bounds__(64) gather_ngrams(dk_ngram_rows r) {
     int column = blockIdx.x, token = blockIdx.y, scales = r.width / 32;
+    begin_overlapped();
     int64_t row = r.rows[(size_t)token * r.columns + column];
     size_t place = (size_t)token * r.columns + column;
     const uint8_t *data = r.data + (size_t)row * r.width, *scale = r.scale + (size_t)row * scales;
@@ -89,13 +93,14 @@ static __global__ void __launch_bounds__(64) gather_ngrams(dk_ngram_rows r) {
 }
 
 void dk_gather_ngrams(cudaStream_t s, const dk_ngram_rows *r, int n) {
-    gather_ngrams<<<dim3(r->columns, n), 64, 0, s>>>(*r);
+    launch_overlapped(s, gather_ngrams, dim3(r->columns, n), 64, 0, 1, *r);
 }
 
 /* Rows side by side -> prepared activations. */
 static __global__ void engram_rows(const uint8_t *codes, const uint8_t *scales, int n, int k,
                                    long long cells, dk_bf16 *out) {
     long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    begin_overlapped();
     if (i >= cells) {
         return;
     }
@@ -111,7 +116,8 @@ static __global__ void engram_rows(const uint8_t *codes, const uint8_t *scales, 
 void dk_engram_rows(cudaStream_t s, const uint8_t *codes, const uint8_t *scales, int n, int k,
                     dk_bf16 *out) {
     long long cells = (long long)dk_prepared_values((size_t)n, k);
-    engram_rows<<<blocks_for(cells, 256), 256, 0, s>>>(codes, scales, n, k, cells, out);
+    launch_overlapped(s, engram_rows, dim3(blocks_for(cells, 256)), 256, 0, 1, codes, scales, n, k,
+                      cells, out);
 }
 
 /* ---- the gate --------------------------------------------------------------------------------*/
@@ -121,6 +127,7 @@ static __global__ void engram_gate(const int32_t *tokens, const dk_bf16 *kv, con
                                    const dk_bf16 *kw, int hc, int d, float eps, dk_bf16 *h) {
     __shared__ double scratch[32];
     int stream = blockIdx.y;
+    begin_overlapped();
     if (tokens[blockIdx.x] < 0) {
         return;
     }
@@ -149,5 +156,5 @@ static __global__ void engram_gate(const int32_t *tokens, const dk_bf16 *kv, con
 
 void dk_engram_gate(cudaStream_t s, const int32_t *tokens, int n, const dk_bf16 *kv,
                     const dk_bf16 *qw, const dk_bf16 *kw, int hc, int d, float eps, dk_bf16 *h) {
-    engram_gate<<<dim3(n, hc), 256, 0, s>>>(tokens, kv, qw, kw, hc, d, eps, h);
+    launch_overlapped(s, engram_gate, dim3(n, hc), 256, 0, 1, tokens, kv, qw, kw, hc, d, eps, h);
 }

@@ -1,10 +1,10 @@
 /* What moves data ahead of the tensor cores: barriers in shared memory, bulk copies, clusters of
- * blocks, and launches that overlap with the kernel before. Addresses are 32-bit ones of shared
- * memory, as the instructions want them. */
+ * blocks. Addresses are 32-bit ones of shared memory, as the instructions want them. */
 #ifndef DI_OPS_CUDA_PIPE_CUH
 #define DI_OPS_CUDA_PIPE_CUH
 
 #include "common.cuh"
+#include "launch.cuh"
 
 __device__ __forceinline__ uint32_t shared_address(const void *p) {
     return (uint32_t)__cvta_generic_to_shared(p);
@@ -105,45 +105,6 @@ __device__ __forceinline__ float4 cluster_load(uint32_t address, uint32_t rank) 
                  : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
                  : "r"(there));
     return v;
-}
-
-/* ---- launches that overlap -------------------------------------------------------------------
- *
- * A kernel launched by launch_overlapped may begin before the one in front of it on the stream has
- * ended. It reads weights at once, and calls wait_for_predecessors before it touches anything else;
- * every thread that does so must come behind it. let_successors_begin says that the next kernel may
- * start to be set up. */
-
-__device__ __forceinline__ void wait_for_predecessors() {
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-}
-
-__device__ __forceinline__ void let_successors_begin() {
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-}
-
-/* cluster: blocks of a cluster along x. */
-template <class Kernel, class Call>
-static void launch_overlapped(cudaStream_t s, Kernel *kernel, dim3 grid, int threads, size_t shared,
-                              int cluster, const Call &call) {
-    cudaLaunchConfig_t config = {};
-    cudaLaunchAttribute attributes[2] = {};
-    config.gridDim = grid;
-    config.blockDim = dim3(threads);
-    config.dynamicSmemBytes = shared;
-    config.stream = s;
-    config.attrs = attributes;
-    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[0].val.programmaticStreamSerializationAllowed = 1;
-    config.numAttrs = 1;
-    if (cluster > 1) {
-        attributes[1].id = cudaLaunchAttributeClusterDimension;
-        attributes[1].val.clusterDim.x = cluster;
-        attributes[1].val.clusterDim.y = 1;
-        attributes[1].val.clusterDim.z = 1;
-        config.numAttrs = 2;
-    }
-    cudaLaunchKernelEx(&config, kernel, call); /* the caller reads the error */
 }
 
 #endif

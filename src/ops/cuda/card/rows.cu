@@ -1,8 +1,8 @@
 /* Ops on single rows: embedding, gathering, norm, rotation. Each is bound by memory. Sums of
- * squares are formed in f64, whose order (thread by thread, then a tree) depends on the row's
- * length alone.
- */
+ * squares are formed in f64, whose order (eights of neighbouring values, those of a thread, then a
+ * tree) depends on the row's length alone. */
 #include "common.cuh"
+#include "launch.cuh"
 
 static unsigned blocks_for(long long n, int per_block) {
     return (unsigned)((n + per_block - 1) / per_block);
@@ -13,6 +13,7 @@ static unsigned blocks_for(long long n, int per_block) {
 static __global__ void embed(const int32_t *tokens, const dk_bf16 *table, size_t pitch, int d,
                              int hc, dk_bf16 *h, float *pre) {
     int t = blockIdx.x;
+    begin_overlapped();
     const dk_bf16 *row = table + (size_t)tokens[t] * pitch;
     for (int i = threadIdx.x; i < hc * d; i += blockDim.x) {
         h[(size_t)t * hc * d + i] = row[i % d];
@@ -24,11 +25,12 @@ static __global__ void embed(const int32_t *tokens, const dk_bf16 *table, size_t
 
 void dk_embed(cudaStream_t s, const int32_t *tokens, int n, const dk_bf16 *table, size_t pitch,
               int d, int hc, dk_bf16 *h, float *pre) {
-    embed<<<n, 256, 0, s>>>(tokens, table, pitch, d, hc, h, pre);
+    launch_overlapped(s, embed, dim3(n), 256, 0, 1, tokens, table, pitch, d, hc, h, pre);
 }
 
 template <typename T>
 static __global__ void gather(const T *from, const int32_t *rows, size_t words, T *to) {
+    begin_overlapped();
     const T *row = from + (size_t)rows[blockIdx.x] * words;
     for (size_t i = threadIdx.x; i < words; i += blockDim.x) {
         to[(size_t)blockIdx.x * words + i] = row[i];
@@ -39,11 +41,14 @@ void dk_gather(cudaStream_t s, const void *from, const int32_t *rows, int n, siz
                void *to) {
     size_t all = bytes | (size_t)from | (size_t)to;
     if (all % 16 == 0) {
-        gather<<<n, 256, 0, s>>>((const uint4 *)from, rows, bytes / 16, (uint4 *)to);
+        launch_overlapped(s, gather<uint4>, dim3(n), 256, 0, 1, (const uint4 *)from, rows,
+                          bytes / 16, (uint4 *)to);
     } else if (all % 4 == 0) {
-        gather<<<n, 256, 0, s>>>((const uint32_t *)from, rows, bytes / 4, (uint32_t *)to);
+        launch_overlapped(s, gather<uint32_t>, dim3(n), 256, 0, 1, (const uint32_t *)from, rows,
+                          bytes / 4, (uint32_t *)to);
     } else {
-        gather<<<n, 256, 0, s>>>((const uint8_t *)from, rows, bytes, (uint8_t *)to);
+        launch_overlapped(s, gather<uint8_t>, dim3(n), 256, 0, 1, (const uint8_t *)from, rows,
+                          bytes, (uint8_t *)to);
     }
 }
 
@@ -57,6 +62,7 @@ static __global__ void rms_norm(const dk_bf16 *x, const dk_bf16 *w, float eps, i
     y += (size_t)blockIdx.x * dim;
     bool aligned = dim % 8 == 0 && ((size_t)x | (size_t)y | (size_t)w) % 16 == 0;
     double sum = 0;
+    begin_overlapped();
     for (int i = threadIdx.x * 8; i < dim; i += blockDim.x * 8) {
         __align__(16) dk_bf16 v[8] = {};
         for (int j = 0; !aligned && j < 8; j++) {
@@ -65,11 +71,13 @@ static __global__ void rms_norm(const dk_bf16 *x, const dk_bf16 *w, float eps, i
         if (aligned) {
             *(uint4 *)v = *(const uint4 *)(x + i);
         }
+        double part = 0;
 #pragma unroll
         for (int j = 0; j < 8; j++) {
             double d = bf16_value(v[j]);
-            sum = fma(d, d, sum); /* the product is exact */
+            part = fma(d, d, part); /* the product is exact */
         }
+        sum += part;
     }
     sum = block_sum(sum, scratch);
     float rho = (float)(1 / sqrt(sum / dim + (double)eps));
@@ -93,12 +101,13 @@ static __global__ void rms_norm(const dk_bf16 *x, const dk_bf16 *w, float eps, i
 
 void dk_rms_norm(cudaStream_t s, const dk_bf16 *x, const dk_bf16 *w, float eps, int n, int dim,
                  dk_bf16 *y) {
-    rms_norm<<<n, 256, 0, s>>>(x, w, eps, dim, y);
+    launch_overlapped(s, rms_norm, dim3(n), 256, 0, 1, x, w, eps, dim, y);
 }
 
 static __global__ void rope_table(const int64_t *positions, int n, const float *freq, int half,
                                   float *cosine, float *sine) {
     long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    begin_overlapped();
     if (i < (long long)n * half) {
         float angle = (float)positions[i / half] * freq[i % half];
         double s, c;
@@ -110,13 +119,14 @@ static __global__ void rope_table(const int64_t *positions, int n, const float *
 
 void dk_rope_table(cudaStream_t s, const int64_t *positions, int n, const float *freq, int half,
                    float *cosine, float *sine) {
-    rope_table<<<blocks_for((long long)n * half, 128), 128, 0, s>>>(positions, n, freq, half,
-                                                                    cosine, sine);
+    launch_overlapped(s, rope_table, dim3(blocks_for((long long)n * half, 128)), 128, 0, 1,
+                      positions, n, freq, half, cosine, sine);
 }
 
 static __global__ void rope(dk_bf16 *x, long long pairs, int heads, int dim, const float *cosine,
                             const float *sine, int half, float sign) {
     long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    begin_overlapped();
     if (i >= pairs) {
         return;
     }
@@ -132,6 +142,6 @@ static __global__ void rope(dk_bf16 *x, long long pairs, int heads, int dim, con
 void dk_rope(cudaStream_t s, dk_bf16 *x, int n, int heads, int dim, const float *cosine,
              const float *sine, int half, bool inverse) {
     long long pairs = (long long)n * heads * half;
-    rope<<<blocks_for(pairs, 256), 256, 0, s>>>(x, pairs, heads, dim, cosine, sine, half,
-                                                inverse ? -1.0f : 1.0f);
+    launch_overlapped(s, rope, dim3(blocks_for(pairs, 256)), 256, 0, 1, x, pairs, heads, dim,
+                      cosine, sine, half, inverse ? -1.0f : 1.0f);
 }

@@ -1,5 +1,6 @@
 /* What a step writes into the state of sequences: window records, open groups, compressed entries
  * and their index keys. */
+#include "launch.cuh"
 #include "state.cuh"
 
 /* ---- window ----------------------------------------------------------------------------------*/
@@ -13,6 +14,7 @@ static __global__ void __launch_bounds__(128)
     const dk_bf16 *x = kv + (size_t)blockIdx.x * dim;
     uint8_t *record = records + (size_t)blockIdx.x * (dim + dim / 32);
     double sum = 0;
+    begin_overlapped();
     for (int i = threadIdx.x * 8; i < dim; i += blockDim.x * 8) {
         for (int j = 0; j < 8; j++) {
             double v = bf16_value(x[i + j]);
@@ -53,13 +55,15 @@ static __global__ void __launch_bounds__(128)
 
 void dk_window_make(cudaStream_t s, const dk_bf16 *kv, int n, int dim, const dk_bf16 *norm,
                     float eps, const float *cosine, const float *sine, int half, uint8_t *records) {
-    window_make<<<n, 128, 0, s>>>(kv, dim, norm, eps, cosine, sine, half, records);
+    launch_overlapped(s, window_make, dim3(n), 128, 0, 1, kv, dim, norm, eps, cosine, sine, half,
+                      records);
 }
 
 /* A row that a later row of the step would overwrite is left out. */
 static __global__ void window_store(dk_step step, const uint8_t *records) {
     dk_seq seq = step.seqs[step.row_seq[blockIdx.x]];
     int t = blockIdx.x - seq.row0;
+    begin_overlapped();
     if (t < seq.num_rows - step.ring_rows) {
         return;
     }
@@ -71,7 +75,7 @@ static __global__ void window_store(dk_step step, const uint8_t *records) {
 }
 
 void dk_window_store(cudaStream_t s, const dk_step *step, const uint8_t *records) {
-    window_store<<<step->num_rows, 128, 0, s>>>(*step, records);
+    launch_overlapped(s, window_store, dim3(step->num_rows), 128, 0, 1, *step, records);
 }
 
 /* ---- compressor ------------------------------------------------------------------------------*/
@@ -85,6 +89,7 @@ static __global__ void compress(dk_step step, int ratio, const float *k, const f
     dk_seq seq = step.seqs[entry.seq];
     int c = blockIdx.y * blockDim.x + threadIdx.x;
     int64_t first = entry.entry * ratio;
+    begin_overlapped();
     if (c >= dim) {
         return;
     }
@@ -121,6 +126,7 @@ static __global__ void compress(dk_step step, int ratio, const float *k, const f
 static __global__ void keep_open_groups(dk_step step, const float *k, const float *g, int dim) {
     dk_seq seq = step.seqs[step.row_seq[blockIdx.x]];
     int t = blockIdx.x - seq.row0;
+    begin_overlapped();
     if (t < seq.num_rows - step.group_rows) {
         return;
     }
@@ -134,11 +140,11 @@ static __global__ void keep_open_groups(dk_step step, const float *k, const floa
 void dk_compress(cudaStream_t s, const dk_step *step, int ratio, const float *k, const float *g,
                  const dk_entry *entries, int m, int dim, dk_bf16 *latents) {
     if (m > 0) {
-        compress<<<dim3(m, (dim + 127) / 128), 128, 0, s>>>(*step, ratio, k, g, entries, dim,
-                                                            latents);
+        launch_overlapped(s, compress, dim3(m, (dim + 127) / 128), 128, 0, 1, *step, ratio, k, g,
+                          entries, dim, latents);
     }
     if (ratio > 1) {
-        keep_open_groups<<<step->num_rows, 128, 0, s>>>(*step, k, g, dim);
+        launch_overlapped(s, keep_open_groups, dim3(step->num_rows), 128, 0, 1, *step, k, g, dim);
     }
 }
 
@@ -152,6 +158,7 @@ static __global__ void entry_store(dk_step step, int ratio, const dk_entry *entr
     dk_entry entry = entries[blockIdx.x];
     dk_seq seq = step.seqs[entry.seq];
     bool key = group >= dim / 32;
+    begin_overlapped();
     group -= key ? dim / 32 : 0;
     if (key && group >= key_dim / 32) {
         return;
@@ -183,7 +190,7 @@ void dk_entry_store(cudaStream_t s, const dk_step *step, int ratio, const dk_ent
                     const dk_bf16 *latents, int dim, const dk_bf16 *keys, int key_dim) {
     int groups = dim / 32 + key_dim / 32;
     if (m > 0) {
-        entry_store<<<dim3(m, (groups + 3) / 4), 128, 0, s>>>(*step, ratio, entries, latents, dim,
-                                                              keys, key_dim);
+        launch_overlapped(s, entry_store, dim3(m, (groups + 3) / 4), 128, 0, 1, *step, ratio,
+                          entries, latents, dim, keys, key_dim);
     }
 }

@@ -81,9 +81,19 @@ static __device__ __forceinline__ int cluster_size() {
     return (int)r;
 }
 
-/* Every thread of every block of the cluster; what was written before is seen behind. */
+/* Every thread of every block of the cluster arrives; what was written before is seen by whoever
+ * has waited. */
+static __device__ __forceinline__ void cluster_arrive() {
+    asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
+}
+
+static __device__ __forceinline__ void cluster_wait() {
+    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+}
+
 static __device__ __forceinline__ void cluster_barrier() {
-    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+    cluster_arrive();
+    cluster_wait();
 }
 
 /* Where p lies in another block's shared memory. */
@@ -93,8 +103,13 @@ static __device__ __forceinline__ uint32_t remote_address(const void *p, int ran
     return r;
 }
 
-static __device__ __forceinline__ void remote_store(uint32_t to, float v) {
-    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(to), "f"(v) : "memory");
+/* Stores to the same place in another block's shared memory; counts as 4 bytes at its barrier. */
+static __device__ __forceinline__ void push_word(const float *to, float v, uint64_t *barrier,
+                                                 int rank) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(
+                     remote_address(to, rank)),
+                 "r"(__float_as_uint(v)), "r"(remote_address(barrier, rank))
+                 : "memory");
 }
 
 static __device__ __forceinline__ uint32_t remote_load(uint32_t from) {
@@ -110,6 +125,16 @@ static __device__ __forceinline__ void push(const void *to, const void *from, ui
                  "[%1], %2, [%3];" ::"r"(remote_address(to, rank)),
                  "r"(shared_address(from)), "r"(bytes), "r"(remote_address(barrier, rank))
                  : "memory");
+}
+
+/* Copies from the card's memory, whole 16s of bytes at multiples of 16; counts at a barrier. */
+static __device__ __forceinline__ void fetch(void *to, const void *from, uint32_t bytes,
+                                             uint64_t *barrier) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+        "[%3];" ::"r"(shared_address(to)),
+        "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_address(barrier))
+        : "memory");
 }
 
 /* ---- products --------------------------------------------------------------------------------
