@@ -87,6 +87,7 @@ struct di_model {
     float *draft_logits, *draft_confidence; /* host: [vocab_size], [max_rows] */
     const di_queue_ops *queue;              /* the backend's; NULL: it has none */
     bool device_hash;                       /* n-grams are hashed on the device */
+    bool branches;                          /* being recorded: ops may run beside each other */
     struct di_programs *programs;           /* queue.c; NULL: none */
     di_observer observer;
     void *observer_user;

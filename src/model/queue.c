@@ -144,7 +144,9 @@ static di_program *record(di_model *m, int rows) {
         p->off = true;
         return NULL;
     }
+    m->branches = true;
     run_small(m, rows);
+    m->branches = false;
     di_program *program = m->queue->recorded(m->be, &err);
     if (!program) {
         p->off = true;

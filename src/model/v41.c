@@ -10,6 +10,31 @@ static void observe(di_model *m, const char *name, int layer, void *data, size_t
     }
 }
 
+/* ---- branches ---------------------------------------------------------------------------------
+ *
+ * In a recorded step some ops run beside the main line: what makes keys and chooses entries beside
+ * the queries, and the mixes of the streams, which are needed only where a sub-block ends. */
+
+enum { KEYS, MIXES }; /* branches */
+
+static void fork_to(di_model *m, int branch) {
+    if (m->branches) {
+        m->queue->fork(m->be, branch);
+    }
+}
+
+static void back(di_model *m) {
+    if (m->branches) {
+        m->queue->back(m->be);
+    }
+}
+
+static void join(di_model *m, int branch) {
+    if (m->branches) {
+        m->queue->join(m->be, branch);
+    }
+}
+
 /* ---- what depends on positions ----------------------------------------------------------------*/
 
 /* Entries that close within this pass: every group whose last token is one of its rows. */
@@ -113,17 +138,19 @@ static void window(di_model *m, const di_pass *pass, const di_attention_weights 
     ops->window_make(m->be, a->kv, n, c->head_dim, &w->kv_norm, c->rms_norm_eps, rope, a->records);
 }
 
-/* x -> qr, q and the rows' own window records. */
-static void project(di_model *m, const di_pass *pass, const di_attention_weights *w,
-                    di_rope_table rope) {
+/* x -> qr, what queries are made of. */
+static void project_queries(di_model *m, const di_pass *pass, const di_attention_weights *w) {
     const di_ops *ops = m->be->ops;
     const di_config *c = m->c;
     di_activations *a = &m->a;
     int n = pass->step.num_rows;
     ops->linear(m->be, a->x, n, &w->wq_a, a->qr);
     ops->rms_norm(m->be, a->qr, &w->q_norm, c->rms_norm_eps, n, c->q_lora_rank, a->qr);
-    ops->linear(m->be, a->qr, n, &w->wq_b, a->q);
-    window(m, pass, w, a->x, rope);
+}
+
+/* qr -> q. */
+static void make_queries(di_model *m, const di_pass *pass, const di_attention_weights *w) {
+    m->be->ops->linear(m->be, m->a.qr, pass->step.num_rows, &w->wq_b, m->a.q);
 }
 
 /* o -> y: the grouped projection. */
@@ -135,6 +162,17 @@ static void project_output(di_model *m, const di_pass *pass, const di_attention_
     ops->linear(m->be, a->u, n, &w->wo_b, a->y);
 }
 
+/* The mixes of the streams, on their branch. */
+static void mix(di_model *m, const di_pass *pass, const di_hc_weights *w) {
+    const di_config *c = m->c;
+    di_activations *a = &m->a;
+    fork_to(m, MIXES);
+    m->be->ops->mhc_mix(m->be, a->h, pass->step.num_rows, c->hc_mult, c->hidden_size, &w->fn,
+                        &w->base, &w->scale, c->rms_norm_eps, c->hc_eps, c->hc_sinkhorn_iters,
+                        a->next_pre, a->post, a->comb);
+    back(m);
+}
+
 /* x -> y. `published`: this layer's entries were stored by an earlier pass. */
 static void attention(di_model *m, const di_pass *pass, int l, bool published) {
     const di_config *c = m->c;
@@ -144,19 +182,30 @@ static void attention(di_model *m, const di_pass *pass, int l, bool published) {
     di_rope_table rope = a->rope[plan->ratio > 0];
     bool compressed = plan->mode != DI_LAYER_SWA;
 
-    project(m, pass, w, rope);
+    fork_to(m, KEYS);
+    window(m, pass, w, a->x, rope);
     if (plan->mode == DI_LAYER_FULL && !published) {
         publish(m, pass, l);
     }
+    back(m);
+    project_queries(m, pass, w);
     if (plan->index_source == l) {
+        fork_to(m, KEYS);
         choose_entries(m, pass, l);
+        back(m);
     }
+    make_queries(m, pass, w);
+    mix(m, pass, &m->w->layers[l].block.hc_attn);
+    join(m, KEYS);
     m->be->ops->attention(m->be, &pass->step, l, c->sliding_window, plan->kv_source, plan->ratio,
                           a->q, c->num_attention_heads, c->head_dim, rope, a->records,
                           compressed ? a->topk : NULL, compressed ? c->index_topk : 0,
                           &w->attn_sink, a->o);
+    fork_to(m, KEYS);
     m->be->ops->window_store(m->be, &pass->step, l, a->records);
+    back(m);
     project_output(m, pass, w);
+    join(m, KEYS);
 }
 
 /* A draft stage's attention, x -> y: its rows see the ring in front of them and each other. */
@@ -164,7 +213,9 @@ static void draft_attention(di_model *m, const di_pass *pass, int stage) {
     const di_config *c = m->c;
     const di_attention_weights *w = &m->w->draft[stage].block.attn;
     di_activations *a = &m->a;
-    project(m, pass, w, a->rope[0]);
+    window(m, pass, w, a->x, a->rope[0]);
+    project_queries(m, pass, w);
+    make_queries(m, pass, w);
     m->be->ops->attention(m->be, &pass->step, c->num_hidden_layers + stage, c->sliding_window, -1,
                           0, a->q, c->num_attention_heads, c->head_dim, a->rope[0], a->records,
                           NULL, 0, &w->attn_sink, a->o);
@@ -190,7 +241,7 @@ static void experts(di_model *m, const di_pass *pass, const di_moe_weights *w, i
 
 /* ---- layers -----------------------------------------------------------------------------------*/
 
-/* The attention input: collapse with the mix of the sub-block before, and norm. */
+/* What enters a sub-block: collapse with the mix of the one before, and norm. */
 static void collapse(di_model *m, const di_pass *pass, const float *pre, const di_tensor *norm) {
     const di_config *c = m->c;
     int n = pass->step.num_rows;
@@ -198,24 +249,17 @@ static void collapse(di_model *m, const di_pass *pass, const float *pre, const d
     m->be->ops->rms_norm(m->be, m->a.x, norm, c->rms_norm_eps, n, c->hidden_size, m->a.x);
 }
 
-/* What a sub-block begins with: the mixes of the streams, and x by the mix of the one before. */
-static void enter(di_model *m, const di_pass *pass, const di_hc_weights *w, const di_tensor *norm) {
+/* Writes y back into the streams; the mix just computed serves the next sub-block, and so does what
+ * enters that one, x, if its norm is given. */
+static void expand(di_model *m, const di_pass *pass, const di_tensor *norm) {
     const di_config *c = m->c;
     di_activations *a = &m->a;
-    m->be->ops->mhc_enter(m->be, a->h, a->pre, pass->step.num_rows, c->hc_mult, c->hidden_size,
-                          &w->fn, &w->base, &w->scale, norm, c->rms_norm_eps, c->hc_eps,
-                          c->hc_sinkhorn_iters, a->next_pre, a->post, a->comb, a->x);
-}
-
-/* Writes y back into the streams; the mix just computed serves the next sub-block. */
-static void expand(di_model *m, const di_pass *pass) {
-    const di_config *c = m->c;
-    di_activations *a = &m->a;
-    m->be->ops->mhc_post(m->be, a->y, a->post, a->comb, pass->step.num_rows, c->hc_mult,
-                         c->hidden_size, a->h);
     float *used = a->pre;
     a->pre = a->next_pre;
     a->next_pre = used;
+    join(m, MIXES);
+    m->be->ops->mhc_post(m->be, a->y, a->post, a->comb, pass->step.num_rows, c->hc_mult,
+                         c->hidden_size, a->h, a->pre, norm, c->rms_norm_eps, a->x);
 }
 
 static void engram(di_model *m, const di_pass *pass, int l) {
@@ -249,7 +293,14 @@ static void tap(di_model *m, const di_pass *pass, int l) {
     }
 }
 
-static void layer(di_model *m, const di_pass *pass, int l, bool published) {
+/* Whether layer l's x is what the layer before has left: n-grams change the streams, and so may an
+ * observer. */
+static bool x_is_ready(const di_model *m, int l) {
+    return l > 0 && l < m->c->num_hidden_layers && m->c->layers[l].engram < 0 && !m->observer;
+}
+
+/* `ready`: x has been made. */
+static void layer(di_model *m, const di_pass *pass, int l, bool ready, bool published) {
     const di_config *c = m->c;
     const di_block_weights *w = &m->w->layers[l].block;
     size_t n = (size_t)pass->step.num_rows, width = (size_t)c->hidden_size * sizeof(di_bf16);
@@ -257,15 +308,17 @@ static void layer(di_model *m, const di_pass *pass, int l, bool published) {
         engram(m, pass, l);
     }
     tap(m, pass, l);
-    enter(m, pass, &w->hc_attn, &w->attn_norm);
+    if (!ready) {
+        collapse(m, pass, m->a.pre, &w->attn_norm);
+    }
     attention(m, pass, l, published);
     observe(m, "attn_out", l, m->a.y, n * width);
-    expand(m, pass);
+    expand(m, pass, &w->ffn_norm);
 
-    enter(m, pass, &w->hc_ffn, &w->ffn_norm);
+    mix(m, pass, &w->hc_ffn);
     experts(m, pass, &w->moe, c->num_experts_per_tok, pass->any_image ? pass->image : NULL, l);
     observe(m, "ffn_out", l, m->a.y, n * width);
-    expand(m, pass);
+    expand(m, pass, x_is_ready(m, l + 1) ? &m->w->layers[l + 1].block.attn_norm : NULL);
     observe(m, "h", l, m->a.h, di_stream_bytes(c) * n);
     observe(m, "pre", l, m->a.pre, n * (size_t)c->hc_mult * sizeof(float));
 }
@@ -275,13 +328,14 @@ void di_graph_draft_stage(di_model *m, const di_pass *pass, int stage) {
     const di_block_weights *w = &m->w->draft[stage].block;
     size_t n = (size_t)pass->step.num_rows;
     int l = c->num_hidden_layers + stage;
-    enter(m, pass, &w->hc_attn, &w->attn_norm);
+    collapse(m, pass, m->a.pre, &w->attn_norm);
     draft_attention(m, pass, stage);
-    expand(m, pass);
+    mix(m, pass, &w->hc_attn);
+    expand(m, pass, &w->ffn_norm);
 
-    enter(m, pass, &w->hc_ffn, &w->ffn_norm);
+    mix(m, pass, &w->hc_ffn);
     experts(m, pass, &w->moe, c->dspark_num_experts_per_tok, NULL, l);
-    expand(m, pass);
+    expand(m, pass, NULL);
     observe(m, "h", l, m->a.h, di_stream_bytes(c) * n);
     observe(m, "pre", l, m->a.pre, n * (size_t)c->hc_mult * sizeof(float));
 }
@@ -342,7 +396,8 @@ void di_graph_run(di_model *m, bool replay) {
         if (pass->step.num_rows == 0) {
             return;
         }
-        layer(m, pass, l, pass == kept && l == c->boundary_layer && pass->step.num_rows < n);
+        bool cut = pass == kept && l == c->boundary_layer && pass->step.num_rows < n;
+        layer(m, pass, l, x_is_ready(m, l) && !cut, cut);
     }
     if (m->o.drafts) {
         draft_context(m, pass);

@@ -110,21 +110,22 @@ typedef struct di_ops {
     void (*gather_rows)(di_backend *be, const void *from, const int32_t *rows, int n, size_t bytes,
                         void *to);
 
-    /* What enters a sub-block. 2.1: h bf16 [n, hc, d], fn F32 [(2 + hc) * hc, hc * d], base F32,
-     * scale F32 [3] -> next_pre f32 [n, hc], post f32 [n, hc], comb f32 [n, hc (from), hc (to)].
-     * 2.2, 0.3: x = rms_norm(mhc_pre(h, pre), norm), bf16 [n, d]; pre is the sub-block's before. */
-    void (*mhc_enter)(di_backend *be, const di_bf16 *h, const float *pre, int n, int hc, int d,
-                      const di_tensor *fn, const di_tensor *base, const di_tensor *scale,
-                      const di_tensor *norm, float norm_eps, float hc_eps, int sinkhorn_iters,
-                      float *next_pre, float *post, float *comb, di_bf16 *x);
+    /* 2.1: h bf16 [n, hc, d], fn F32 [(2 + hc) * hc, hc * d], base F32, scale F32 [3] -> pre f32
+     * [n, hc], post f32 [n, hc], comb f32 [n, hc (from), hc (to)]. */
+    void (*mhc_mix)(di_backend *be, const di_bf16 *h, int n, int hc, int d, const di_tensor *fn,
+                    const di_tensor *base, const di_tensor *scale, float norm_eps, float hc_eps,
+                    int sinkhorn_iters, float *pre, float *post, float *comb);
 
     /* 2.2 collapse: out[t] = bf16(sum_i pre[t][i] * h[t][i]), bf16 [n, d]. */
     void (*mhc_pre)(di_backend *be, const di_bf16 *h, const float *pre, int n, int hc, int d,
                     di_bf16 *out);
 
-    /* 2.2 expand, in place: h[t][j] = bf16(post[t][j] * y[t] + sum_i comb[t][i][j] * h[t][i]). */
+    /* 2.2 expand, in place: h[t][j] = bf16(post[t][j] * y[t] + sum_i comb[t][i][j] * h[t][i]).
+     * norm != NULL: what enters the next sub-block too, x = rms_norm(mhc_pre(h, pre), norm) to the
+     * bit, bf16 [n, d]; else pre and x are unused. */
     void (*mhc_post)(di_backend *be, const di_bf16 *y, const float *post, const float *comb, int n,
-                     int hc, int d, di_bf16 *h);
+                     int hc, int d, di_bf16 *h, const float *pre, const di_tensor *norm,
+                     float norm_eps, di_bf16 *x);
 
     /* out[t] = bf16((h[t][0] + h[t][1] + ...) / hc), rows of out ldo values apart. */
     void (*stream_mean)(di_backend *be, const di_bf16 *h, int n, int hc, int d, di_bf16 *out,

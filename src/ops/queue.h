@@ -26,6 +26,8 @@ typedef struct di_ngram_hash {
     const uint64_t *multipliers; /* [max_ngram] */
 } di_ngram_hash;
 
+enum { DI_QUEUE_BRANCHES = 2 };
+
 /* ---- drawing ----------------------------------------------------------------------------------*/
 
 typedef struct di_draw_pair { /* a token with its bias (f32 bits) or its count */
@@ -135,6 +137,14 @@ typedef struct di_queue_ops {
     bool (*dropped)(di_backend *be, di_error *err);
     bool (*replay)(di_backend *be, di_program *program);
     void (*program_free)(di_backend *be, di_program *program); /* NULL is allowed */
+
+    /* Branches of a recording, numbered from 0 to DI_QUEUE_BRANCHES - 1. fork: the ops that follow,
+     * up to back, need what was recorded before on the main line and on this branch, and may run
+     * beside what follows back. join: what follows needs all of the branch. Every branch is joined
+     * before the recording ends; ops of different branches have scratch memory of their own. */
+    void (*fork)(di_backend *be, int branch);
+    void (*back)(di_backend *be);
+    void (*join)(di_backend *be, int branch);
 
     /* tokens[i] = drawn[source[i]] where source[i] >= 0, all in argument memory. */
     void (*feed)(di_backend *be, int32_t *tokens, const int32_t *source, int n,

@@ -7,7 +7,7 @@
 typedef enum timed_op {
     T_EMBED,
     T_GATHER_ROWS,
-    T_MHC_ENTER,
+    T_MHC_MIX,
     T_MHC_PRE,
     T_MHC_POST,
     T_RMS_NORM,
@@ -33,7 +33,7 @@ typedef enum timed_op {
 static const char *const names[T_COUNT] = {
     [T_EMBED] = "embed",
     [T_GATHER_ROWS] = "gather_rows",
-    [T_MHC_ENTER] = "mhc_enter",
+    [T_MHC_MIX] = "mhc_mix",
     [T_MHC_PRE] = "mhc_pre",
     [T_MHC_POST] = "mhc_post",
     [T_RMS_NORM] = "rms_norm",
@@ -119,13 +119,12 @@ static void timed_gather_rows(di_backend *be, const void *from, const int32_t *r
     PASS(T_GATHER_ROWS, gather_rows(t->inner, from, rows, n, bytes, to));
 }
 
-static void timed_mhc_enter(di_backend *be, const di_bf16 *h, const float *pre, int n, int hc,
-                            int d, const di_tensor *fn, const di_tensor *base,
-                            const di_tensor *scale, const di_tensor *norm, float norm_eps,
-                            float hc_eps, int sinkhorn_iters, float *next_pre, float *post,
-                            float *comb, di_bf16 *x) {
-    PASS(T_MHC_ENTER, mhc_enter(t->inner, h, pre, n, hc, d, fn, base, scale, norm, norm_eps, hc_eps,
-                                sinkhorn_iters, next_pre, post, comb, x));
+static void timed_mhc_mix(di_backend *be, const di_bf16 *h, int n, int hc, int d,
+                          const di_tensor *fn, const di_tensor *base, const di_tensor *scale,
+                          float norm_eps, float hc_eps, int sinkhorn_iters, float *pre, float *post,
+                          float *comb) {
+    PASS(T_MHC_MIX, mhc_mix(t->inner, h, n, hc, d, fn, base, scale, norm_eps, hc_eps,
+                            sinkhorn_iters, pre, post, comb));
 }
 
 static void timed_mhc_pre(di_backend *be, const di_bf16 *h, const float *pre, int n, int hc, int d,
@@ -134,8 +133,9 @@ static void timed_mhc_pre(di_backend *be, const di_bf16 *h, const float *pre, in
 }
 
 static void timed_mhc_post(di_backend *be, const di_bf16 *y, const float *post, const float *comb,
-                           int n, int hc, int d, di_bf16 *h) {
-    PASS(T_MHC_POST, mhc_post(t->inner, y, post, comb, n, hc, d, h));
+                           int n, int hc, int d, di_bf16 *h, const float *pre,
+                           const di_tensor *norm, float norm_eps, di_bf16 *x) {
+    PASS(T_MHC_POST, mhc_post(t->inner, y, post, comb, n, hc, d, h, pre, norm, norm_eps, x));
 }
 
 static void timed_rms_norm(di_backend *be, const di_bf16 *x, const di_tensor *w, float eps, int n,
@@ -248,7 +248,7 @@ static const di_ops timed_ops = {
     .destroy = timed_destroy,
     .embed = timed_embed,
     .gather_rows = timed_gather_rows,
-    .mhc_enter = timed_mhc_enter,
+    .mhc_mix = timed_mhc_mix,
     .mhc_pre = timed_mhc_pre,
     .mhc_post = timed_mhc_post,
     .rms_norm = timed_rms_norm,

@@ -64,7 +64,7 @@ static void rotations(di_backend *be, arrays *a, results *r) {
 /* ---- hyper-connections ------------------------------------------------------------------------*/
 
 static void hyper_connections(di_backend *be, arrays *a, results *r) {
-    static const int dims[] = {1, 7, 16, 129, 320};
+    static const int dims[] = {1, 7, 16, 129, 320, 2600};
     for (int hc = 1; hc <= 8; hc += hc == 1 ? 3 : 4) {
         for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) {
             int n = 18, d = dims[i], mixes = (2 + hc) * hc;
@@ -77,20 +77,31 @@ static void hyper_connections(di_backend *be, arrays *a, results *r) {
             float *post = pre + n * hc, *comb = post + n * hc;
             di_bf16 *x = arrays_take(a, rows * (size_t)d, sizeof *x);
             di_bf16 *y = random_bf16(a, rows, (size_t)d, 1, VALUES_CALM);
+            /* streams are mixed with weights that all backends share */
             const float *mix = random_f32(a, rows * (size_t)hc, 1);
+            const float *own = random_f32(a, rows * (size_t)hc, 1);
+            const float *between = random_f32(a, rows * (size_t)(hc * hc), 1);
             di_tensor norm = random_tensor(a, DI_BF16, 1, d);
-            be->ops->mhc_enter(be, h, mix, n, hc, d, &fn, &base, &scale, &norm, 1e-20f, 1e-6f, 20,
-                               pre, post, comb, x);
+            be->ops->mhc_mix(be, h, n, hc, d, &fn, &base, &scale, 1e-20f, 1e-6f, 20, pre, post,
+                             comb);
             add_part(r, PART_F32, pre, rows * (size_t)(hc * (2 + hc)), fine);
-            add_part(r, PART_BF16, x, rows * (size_t)d, one_step);
             di_bf16 *collapsed = arrays_take(a, rows * (size_t)d, sizeof *collapsed);
-            be->ops->mhc_pre(be, h, pre, n, hc, d, collapsed);
+            be->ops->mhc_pre(be, h, mix, n, hc, d, collapsed);
             add_part(r, PART_BF16, collapsed, rows * (size_t)d, one_step);
             di_bf16 *mean = arrays_take(a, rows * (size_t)(d + 2), sizeof *mean);
             be->ops->stream_mean(be, h, n, hc, d, mean, (size_t)d + 2);
             add_part(r, PART_BF16, mean, rows * (size_t)(d + 2), one_step);
-            be->ops->mhc_post(be, y, post, comb, n, hc, d, h);
+            di_bf16 *alone = arrays_take(a, rows * width, sizeof *alone);
+            memcpy(alone, h, rows * width * sizeof *alone);
+            be->ops->mhc_post(be, y, own, between, n, hc, d, alone, NULL, NULL, 0, NULL);
+            be->ops->mhc_post(be, y, own, between, n, hc, d, h, mix, &norm, 1e-20f, x);
             add_part(r, PART_BF16, h, rows * width, one_step);
+            assert_memory_equal(alone, h, rows * width * sizeof *h);
+            /* what enters the next sub-block is exactly what the separate ops make of h */
+            di_bf16 *apart = arrays_take(a, rows * (size_t)d, sizeof *apart);
+            be->ops->mhc_pre(be, h, mix, n, hc, d, apart);
+            be->ops->rms_norm(be, apart, &norm, 1e-20f, n, d, apart);
+            assert_memory_equal(apart, x, rows * (size_t)d * sizeof *x);
         }
     }
 }
@@ -319,16 +330,15 @@ static void test_sinkhorn_rounds_give_the_known_matrix(void **state) {
                                    0.140963f, 0.064496f, 0.261327f, 0.125768f, 0.524604f, 0.088301f,
                                    0.072004f, 0.034654f, 0.087671f, 0.805668f};
     float base[24] = {0}, fn[24 * 32] = {0}, scale[3] = {1, 1, 1};
-    float mix[4] = {0}, pre[4], post[4], comb[16];
+    float pre[4], post[4], comb[16];
     memcpy(base + 8, logits, sizeof logits);
-    di_bf16 h[32] = {0}, ones[8] = {0}, x[8];
-    di_tensor norm = {.dtype = DI_BF16, .rank = 1, .shape = {8}, .data = ones};
+    di_bf16 h[32] = {0};
     di_tensor tensors[3] = {{.dtype = DI_F32, .rank = 2, .shape = {24, 32}, .data = fn},
                             {.dtype = DI_F32, .rank = 1, .shape = {24}, .data = base},
                             {.dtype = DI_F32, .rank = 1, .shape = {3}, .data = scale}};
     di_backend *be = di_cpu_create(NULL, NULL);
-    be->ops->mhc_enter(be, h, mix, 1, 4, 8, &tensors[0], &tensors[1], &tensors[2], &norm, 1e-20f,
-                       1e-6f, 20, pre, post, comb, x);
+    be->ops->mhc_mix(be, h, 1, 4, 8, &tensors[0], &tensors[1], &tensors[2], 1e-20f, 1e-6f, 20, pre,
+                     post, comb);
     be->ops->destroy(be);
     for (int i = 0; i < 16; i++) {
         assert_true(fabsf(comb[i] - want[i]) < 2e-6f);
@@ -338,7 +348,7 @@ static void test_sinkhorn_rounds_give_the_known_matrix(void **state) {
     }
 }
 
-/* What enters a sub-block: each row alone against all rows together. */
+/* Mixes, and what enters the next sub-block: each row alone against all rows together. */
 static void test_mixes_of_a_row_alone_have_the_bits_they_have_among_others(void **state) {
     (void)state;
     enum { N = 21, HC = 4, D = 360, MIXES = (2 + HC) * HC };
@@ -349,22 +359,28 @@ static void test_mixes_of_a_row_alone_have_the_bits_they_have_among_others(void 
               norm = random_tensor(&a, DI_BF16, 1, D);
     di_tensor base = {.dtype = DI_F32, .data = random_f32(&a, MIXES, 1)};
     di_tensor scale = {.dtype = DI_F32, .data = random_f32(&a, 3, 1)};
-    di_bf16 *h = random_bf16(&a, N, HC * D, 2, VALUES_CALM);
+    const di_bf16 *before = random_bf16(&a, N, HC * D, 2, VALUES_CALM);
+    const di_bf16 *y = random_bf16(&a, N, D, 1, VALUES_CALM);
     const float *pre = random_f32(&a, N * HC, 1);
     float *mix[2];
-    di_bf16 *x[2];
+    di_bf16 *h[2], *x[2];
     for (int i = 0; i < 2; i++) {
         mix[i] = arrays_take(&a, N * MIXES, sizeof(float));
+        h[i] = arrays_take(&a, N * HC * D, sizeof(di_bf16));
         x[i] = arrays_take(&a, N * D, sizeof(di_bf16));
+        memcpy(h[i], before, N * HC * D * sizeof *before);
         int rows = i ? 1 : N; /* of a call */
         for (int t = 0; t < N; t += rows) {
             float *next = mix[i] + t * HC, *post = mix[i] + (N + t) * HC;
-            be->ops->mhc_enter(be, h + t * HC * D, pre + t * HC, rows, HC, D, &fn, &base, &scale,
-                               &norm, 1e-20f, 1e-6f, 20, next, post,
-                               mix[i] + 2 * N * HC + t * HC * HC, x[i] + t * D);
+            float *comb = mix[i] + 2 * N * HC + t * HC * HC;
+            be->ops->mhc_mix(be, h[i] + t * HC * D, rows, HC, D, &fn, &base, &scale, 1e-20f, 1e-6f,
+                             20, next, post, comb);
+            be->ops->mhc_post(be, y + t * D, post, comb, rows, HC, D, h[i] + t * HC * D,
+                              pre + t * HC, &norm, 1e-20f, x[i] + t * D);
         }
     }
     assert_memory_equal(mix[0], mix[1], N * MIXES * sizeof(float));
+    assert_memory_equal(h[0], h[1], N * HC * D * sizeof(di_bf16));
     assert_memory_equal(x[0], x[1], N * D * sizeof(di_bf16));
     be->ops->destroy(be);
     arrays_free(&a);

@@ -157,15 +157,13 @@ static void gather_rows(di_backend *be, const void *from, const int32_t *rows, i
           out(m, to, (size_t)n * bytes));
 }
 
-static void mhc_enter(di_backend *be, const di_bf16 *h, const float *pre, int n, int hc, int d,
-                      const di_tensor *fn, const di_tensor *base, const di_tensor *scale,
-                      const di_tensor *norm, float norm_eps, float hc_eps, int iters,
-                      float *next_pre, float *post, float *comb, di_bf16 *x) {
+static void mhc_mix(di_backend *be, const di_bf16 *h, int n, int hc, int d, const di_tensor *fn,
+                    const di_tensor *base, const di_tensor *scale, float norm_eps, float hc_eps,
+                    int iters, float *pre, float *post, float *comb) {
     mirror *m = of(be);
-    INNER(mhc_enter, in(m, h, cells(n, hc, d) * 2), in(m, pre, cells(n, hc, 4)), n, hc, d, fn, base,
-          scale, norm, norm_eps, hc_eps, iters, out(m, next_pre, cells(n, hc, 4)),
-          out(m, post, cells(n, hc, 4)), out(m, comb, cells(n, hc, hc) * 4),
-          out(m, x, cells(n, d, 2)));
+    INNER(mhc_mix, in(m, h, cells(n, hc, d) * 2), n, hc, d, fn, base, scale, norm_eps, hc_eps,
+          iters, out(m, pre, cells(n, hc, 4)), out(m, post, cells(n, hc, 4)),
+          out(m, comb, cells(n, hc, hc) * 4));
 }
 
 static void mhc_pre(di_backend *be, const di_bf16 *h, const float *pre, int n, int hc, int d,
@@ -176,10 +174,13 @@ static void mhc_pre(di_backend *be, const di_bf16 *h, const float *pre, int n, i
 }
 
 static void mhc_post(di_backend *be, const di_bf16 *y, const float *post, const float *comb, int n,
-                     int hc, int d, di_bf16 *h) {
+                     int hc, int d, di_bf16 *h, const float *pre, const di_tensor *norm,
+                     float norm_eps, di_bf16 *x) {
     mirror *m = of(be);
     INNER(mhc_post, in(m, y, cells(n, d, 2)), in(m, post, cells(n, hc, 4)),
-          in(m, comb, cells(n, hc, hc) * 4), n, hc, d, both(m, h, cells(n, hc, d) * 2));
+          in(m, comb, cells(n, hc, hc) * 4), n, hc, d, both(m, h, cells(n, hc, d) * 2),
+          norm ? in(m, pre, cells(n, hc, 4)) : NULL, norm, norm_eps,
+          norm ? out(m, x, cells(n, d, 2)) : NULL);
 }
 
 static void stream_mean(di_backend *be, const di_bf16 *h, int n, int hc, int d, di_bf16 *x,
@@ -340,7 +341,7 @@ static const di_ops mirror_ops = {
     .destroy = mirror_destroy,
     .embed = embed,
     .gather_rows = gather_rows,
-    .mhc_enter = mhc_enter,
+    .mhc_mix = mhc_mix,
     .mhc_pre = mhc_pre,
     .mhc_post = mhc_post,
     .stream_mean = stream_mean,

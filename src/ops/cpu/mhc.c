@@ -55,13 +55,13 @@ static void mix_rows(void *arg, int64_t begin, int64_t end, int member) {
     }
 }
 
-static void make_coeffs(di_backend *be, const di_bf16 *h, int n, int hc, const di_tensor *fn,
-                        const di_tensor *base, const di_tensor *scale, float norm_eps, float hc_eps,
-                        int sinkhorn_iters, float *pre, float *post, float *comb) {
+void di_cpu_mhc_mix(di_backend *be, const di_bf16 *h, int n, int hc, int d, const di_tensor *fn,
+                    const di_tensor *base, const di_tensor *scale, float norm_eps, float hc_eps,
+                    int sinkhorn_iters, float *pre, float *post, float *comb) {
     di_cpu *cpu = di_cpu_of(be);
     int mixes = (2 + hc) * hc, groups = (mixes + FN_ROWS - 1) / FN_ROWS;
     int token_groups = (n + TOKENS - 1) / TOKENS;
-    size_t width = (size_t)fn->shape[1];
+    size_t width = (size_t)hc * (size_t)d;
     double *dot =
         cpu->failed ? NULL
                     : di_cpu_scratch(cpu, DI_CPU_USE_X, (size_t)n, (size_t)mixes * sizeof(double));
@@ -85,16 +85,6 @@ static void make_coeffs(di_backend *be, const di_bf16 *h, int n, int hc, const d
     double work = (double)n * (double)width;
     di_cpu_for(cpu, work * mixes / 2, groups * token_groups, project, &loop);
     di_cpu_for(cpu, work + n * (32.0 * mixes * sinkhorn_iters), token_groups, mix_rows, &loop);
-}
-
-void di_cpu_mhc_enter(di_backend *be, const di_bf16 *h, const float *pre, int n, int hc, int d,
-                      const di_tensor *fn, const di_tensor *base, const di_tensor *scale,
-                      const di_tensor *norm, float norm_eps, float hc_eps, int sinkhorn_iters,
-                      float *next_pre, float *post, float *comb, di_bf16 *x) {
-    make_coeffs(be, h, n, hc, fn, base, scale, norm_eps, hc_eps, sinkhorn_iters, next_pre, post,
-                comb);
-    di_cpu_mhc_pre(be, h, pre, n, hc, d, x);
-    di_cpu_rms_norm(be, x, norm, norm_eps, n, d, x);
 }
 
 /* ---- streams ----------------------------------------------------------------------------------*/
@@ -139,11 +129,16 @@ void di_cpu_mhc_pre(di_backend *be, const di_bf16 *h, const float *pre, int n, i
 }
 
 void di_cpu_mhc_post(di_backend *be, const di_bf16 *y, const float *post, const float *comb, int n,
-                     int hc, int d, di_bf16 *h) {
+                     int hc, int d, di_bf16 *h, const float *pre, const di_tensor *norm,
+                     float norm_eps, di_bf16 *x) {
     di_cpu *cpu = di_cpu_of(be);
     streams_loop loop = {cpu->k, hc, (size_t)d, y, post, comb, (size_t)hc, h, (size_t)(hc * d)};
     if (!cpu->failed) {
         di_cpu_for(cpu, (double)n * hc * hc * d, n, expand_rows, &loop);
+    }
+    if (norm) {
+        di_cpu_mhc_pre(be, h, pre, n, hc, d, x);
+        di_cpu_rms_norm(be, x, norm, norm_eps, n, d, x);
     }
 }
 

@@ -228,10 +228,10 @@ static void sinkhorn(double *c, int hc, double eps, int iters) {
     }
 }
 
-static void make_coeffs(di_backend *be, const di_bf16 *h, int n, int hc, const di_tensor *fn,
+static void ref_mhc_mix(di_backend *be, const di_bf16 *h, int n, int hc, int d, const di_tensor *fn,
                         const di_tensor *base, const di_tensor *scale, float norm_eps, float hc_eps,
                         int sinkhorn_iters, float *pre, float *post, float *comb) {
-    int64_t width = fn->shape[1];
+    int64_t width = (int64_t)hc * d;
     const float *b = base->data, *s = scale->data;
     float *x = di_ref_scratch(be, (size_t)width, sizeof *x);
     for (int t = 0; x && t < n; t++) {
@@ -268,26 +268,6 @@ static void ref_mhc_pre(di_backend *be, const di_bf16 *h, const float *pre, int 
     }
 }
 
-static void ref_mhc_post(di_backend *be, const di_bf16 *y, const float *post, const float *comb,
-                         int n, int hc, int d, di_bf16 *h) {
-    (void)be;
-    for (int64_t t = 0; t < n; t++) {
-        for (int64_t c = 0; c < d; c++) {
-            double mixed[16];
-            for (int64_t j = 0; j < hc; j++) {
-                mixed[j] = (double)post[t * hc + j] * di_bf16_to_f32(y[t * d + c]);
-                for (int64_t i = 0; i < hc; i++) {
-                    mixed[j] += (double)comb[(t * hc + i) * hc + j] *
-                                di_bf16_to_f32(h[(t * hc + i) * d + c]);
-                }
-            }
-            for (int64_t j = 0; j < hc; j++) {
-                h[(t * hc + j) * d + c] = di_bf16_from_f32((float)mixed[j]);
-            }
-        }
-    }
-}
-
 static void ref_stream_mean(di_backend *be, const di_bf16 *h, int n, int hc, int d, di_bf16 *out,
                             size_t ldo) {
     (void)be;
@@ -312,6 +292,30 @@ static void ref_rms_norm(di_backend *be, const di_bf16 *x, const di_tensor *w, f
             double v = di_bf16_to_f32(x[t * dim + c]) * rho * di_bf16_to_f32(weight[c]);
             y[t * dim + c] = di_bf16_from_f32((float)v);
         }
+    }
+}
+
+static void ref_mhc_post(di_backend *be, const di_bf16 *y, const float *post, const float *comb,
+                         int n, int hc, int d, di_bf16 *h, const float *pre, const di_tensor *norm,
+                         float norm_eps, di_bf16 *x) {
+    for (int64_t t = 0; t < n; t++) {
+        for (int64_t c = 0; c < d; c++) {
+            double mixed[16];
+            for (int64_t j = 0; j < hc; j++) {
+                mixed[j] = (double)post[t * hc + j] * di_bf16_to_f32(y[t * d + c]);
+                for (int64_t i = 0; i < hc; i++) {
+                    mixed[j] += (double)comb[(t * hc + i) * hc + j] *
+                                di_bf16_to_f32(h[(t * hc + i) * d + c]);
+                }
+            }
+            for (int64_t j = 0; j < hc; j++) {
+                h[(t * hc + j) * d + c] = di_bf16_from_f32((float)mixed[j]);
+            }
+        }
+    }
+    if (norm) {
+        ref_mhc_pre(be, h, pre, n, hc, d, x);
+        ref_rms_norm(be, x, norm, norm_eps, n, d, x);
     }
 }
 
@@ -347,16 +351,6 @@ static void ref_rope(di_backend *be, di_bf16 *x, int n, int heads, int dim, di_r
     }
 }
 
-static void ref_mhc_enter(di_backend *be, const di_bf16 *h, const float *pre, int n, int hc, int d,
-                          const di_tensor *fn, const di_tensor *base, const di_tensor *scale,
-                          const di_tensor *norm, float norm_eps, float hc_eps, int sinkhorn_iters,
-                          float *next_pre, float *post, float *comb, di_bf16 *x) {
-    make_coeffs(be, h, n, hc, fn, base, scale, norm_eps, hc_eps, sinkhorn_iters, next_pre, post,
-                comb);
-    ref_mhc_pre(be, h, pre, n, hc, d, x);
-    ref_rms_norm(be, x, norm, norm_eps, n, d, x);
-}
-
 static const di_ops ref_ops = {
     .name = "ref",
     .alloc = ref_alloc,
@@ -368,7 +362,7 @@ static const di_ops ref_ops = {
     .destroy = ref_destroy,
     .embed = ref_embed,
     .gather_rows = ref_gather_rows,
-    .mhc_enter = ref_mhc_enter,
+    .mhc_mix = ref_mhc_mix,
     .mhc_pre = ref_mhc_pre,
     .mhc_post = ref_mhc_post,
     .rms_norm = ref_rms_norm,

@@ -151,6 +151,7 @@ static void destroy(di_backend *be) {
     }
     di_card_memory_destroy(c);
     di_card_marks_destroy(&c->marks);
+    di_card_branches_destroy(c);
     if (c->stream) {
         cudaStreamDestroy(c->stream);
     }
@@ -220,8 +221,9 @@ static bool open_card(di_card *c, di_error *err) {
                        cudaGetErrorString(result));
     }
     cudaDeviceGetAttribute(&c->multiprocessors, cudaDevAttrMultiProcessorCount, c->device);
-    if (!di_card_marks_create(&c->marks)) {
-        return di_fail(err, DI_ERR_NO_MEMORY, "cuda:%d: no memory for events", c->device);
+    if (!di_card_marks_create(&c->marks) || !di_card_branches_create(c)) {
+        return di_fail(err, DI_ERR_NO_MEMORY, "cuda:%d: no memory for streams and events",
+                       c->device);
     }
     return di_card_memory_create(c, err);
 }
@@ -322,7 +324,7 @@ const di_ops di_card_ops = {
     .destroy = destroy,
     .embed = di_card_embed,
     .gather_rows = di_card_gather_rows,
-    .mhc_enter = di_card_mhc_enter,
+    .mhc_mix = di_card_mhc_mix,
     .mhc_pre = di_card_mhc_pre,
     .mhc_post = di_card_mhc_post,
     .stream_mean = di_card_stream_mean,

@@ -78,6 +78,14 @@ typedef struct di_card_marks {
     double last_time; /* seconds */
 } di_card_marks;
 
+/* Streams beside the main one, for recordings. While a branch is recorded, di_card.stream is its.
+ */
+typedef struct di_card_branches {
+    cudaStream_t main, stream[DI_QUEUE_BRANCHES];
+    cudaEvent_t fork[DI_QUEUE_BRANCHES], join[DI_QUEUE_BRANCHES];
+    int now; /* 0: the main line; else the branch's number and 1 */
+} di_card_branches;
+
 typedef struct di_card {
     di_backend base;
     int device, multiprocessors;
@@ -86,7 +94,7 @@ typedef struct di_card {
     struct {
         void *data;
         size_t bytes;
-    } scratch[DI_CARD_NUM_USES];
+    } scratch[DI_CARD_NUM_USES * (1 + DI_QUEUE_BRANCHES)]; /* the main line's, then each branch's */
 
     di_card_weight *weights; /* hash table, linear probing, a power of two of places */
     size_t num_weights, num_places;
@@ -104,8 +112,9 @@ typedef struct di_card {
     int num_regions;
     di_card_table *tables;
     size_t num_tables, table_capacity;
-    const di_step *sent;      /* whose copy DI_CARD_USE_STEP holds, told by step_send; or NULL */
-    bool recording;           /* between record and recorded */
+    const di_step *sent; /* whose copy DI_CARD_USE_STEP holds, told by step_send; or NULL */
+    bool recording;      /* between record and recorded */
+    di_card_branches branches;
     uint64_t recorded_from;   /* scratch_version when the recording began */
     uint64_t scratch_version; /* counts moves of scratch memory */
     di_card_marks marks;
@@ -183,6 +192,8 @@ void di_card_tables_drop(di_card *c);
 
 /* An address in argument memory as the card sees it; NULL for other host memory (queue.c). */
 void *di_card_on_card(const di_card *c, const void *host);
+bool di_card_branches_create(di_card *c);
+void di_card_branches_destroy(di_card *c);
 bool di_card_marks_create(di_card_marks *m);
 void di_card_marks_destroy(di_card_marks *m);
 

@@ -122,7 +122,7 @@ void dk_moe_run(cudaStream_t s, const dk_moe *m);
 
 void dk_route(cudaStream_t s, const float *logits, int n, int num_experts, const float *bias,
               const float *bias_vl, const uint8_t *image, float temp, int top_k, bool norm,
-              float scale, float *score, int32_t *experts, float *weights);
+              float scale, int32_t *experts, float *weights);
 
 /* ---- state of sequences -----------------------------------------------------------------------*/
 
@@ -207,21 +207,31 @@ void dk_rope(cudaStream_t s, dk_bf16 *x, int n, int heads, int dim, const float 
              const float *sine, int half, bool inverse);
 
 typedef struct dk_mix {
-    int n, hc, d, width, mixes, sinkhorn_iters; /* width: hc * d, mixes: (2 + hc) * hc */
+    int n, hc, width, mixes, sinkhorn_iters; /* width: hc * d, mixes: (2 + hc) * hc */
     float norm_eps, hc_eps;
-    const dk_bf16 *h, *norm;
-    const float *fn, *base, *scale, *pre;
+    const dk_bf16 *h;
+    const float *fn, *base, *scale;
     double *sums;      /* [n, mixes + 1, 16], the square sum last */
     unsigned *tickets; /* [n], zeros before and after */
-    float *next_pre, *post, *comb;
-    dk_bf16 *x;
+    float *pre, *post, *comb;
 } dk_mix;
 
-void dk_mhc_enter(cudaStream_t s, const dk_mix *m);
+void dk_mhc_mix(cudaStream_t s, const dk_mix *m);
 void dk_mhc_pre(cudaStream_t s, const dk_bf16 *h, const float *pre, int n, int hc, int d,
                 dk_bf16 *out);
-void dk_mhc_post(cudaStream_t s, const dk_bf16 *y, const float *post, const float *comb, int n,
-                 int hc, int d, dk_bf16 *h);
+
+typedef struct dk_expand {
+    int n, hc, d;
+    const dk_bf16 *y;
+    const float *post, *comb;
+    dk_bf16 *h;
+    const float *pre; /* these and x: where norm is not NULL */
+    const dk_bf16 *norm;
+    float norm_eps;
+    dk_bf16 *x;
+} dk_expand;
+
+void dk_mhc_post(cudaStream_t s, const dk_expand *e);
 
 /* codes [n, k] E4M3 and scales [n, k / 32] E8M0 -> prepared activations. */
 void dk_engram_rows(cudaStream_t s, const uint8_t *codes, const uint8_t *scales, int n, int k,

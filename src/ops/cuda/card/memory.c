@@ -31,16 +31,17 @@ void *di_card_scratch(di_card *c, di_card_use use, size_t count, size_t size) {
         di_card_short(c, SIZE_MAX);
         return NULL;
     }
-    if (c->scratch[use].bytes < bytes || !c->scratch[use].data) {
+    int at = (int)use + c->branches.now * DI_CARD_NUM_USES;
+    if (c->scratch[at].bytes < bytes || !c->scratch[at].data) {
         di_card_waits(c, "more scratch memory");
         c->scratch_version++;
-        cudaFree(c->scratch[use].data); /* waits for what may still use it */
-        c->bytes -= c->scratch[use].bytes;
-        c->scratch[use].bytes = 0;
-        c->scratch[use].data = take(c, bytes);
-        c->scratch[use].bytes = c->scratch[use].data ? bytes : 0;
+        cudaFree(c->scratch[at].data); /* waits for what may still use it */
+        c->bytes -= c->scratch[at].bytes;
+        c->scratch[at].bytes = 0;
+        c->scratch[at].data = take(c, bytes);
+        c->scratch[at].bytes = c->scratch[at].data ? bytes : 0;
     }
-    return c->scratch[use].data;
+    return c->scratch[at].data;
 }
 
 /* ---- host arrays ------------------------------------------------------------------------------*/
@@ -464,7 +465,7 @@ void di_card_memory_destroy(di_card *c) {
     drop_slabs(c, 0);
     di_free(c->slabs);
     di_free(c->weights);
-    for (int i = 0; i < DI_CARD_NUM_USES; i++) {
+    for (size_t i = 0; i < sizeof c->scratch / sizeof *c->scratch; i++) {
         cudaFree(c->scratch[i].data);
     }
     for (int i = 0; i < DI_CARD_SEGMENTS; i++) {

@@ -1,4 +1,4 @@
-/* Router and experts. Which tokens an expert serves is worked out on the card: every use of an
+/* Experts. Which tokens an expert serves is worked out on the card: every use of an
  * expert gets a slot, and tiles (an expert and a run of its slots) are what the products' grid is
  * laid over, so that an expert's weights are read once a tile and the host learns nothing and waits
  * for nothing. The grid is as large as the worst case needs; blocks behind the last tile end at
@@ -6,102 +6,6 @@
  *
  * A row's result does not depend on the order in which tokens come to stand in a list. */
 #include "product.cuh"
-
-/* ---- router ----------------------------------------------------------------------------------*/
-
-/* Is expert a chosen before expert b? Finite scores first, then larger, then the lower number. */
-static __device__ bool before(float va, int a, float vb, int b) {
-    bool finite_a = isfinite(va), finite_b = isfinite(vb);
-    if (finite_a != finite_b) {
-        return finite_a;
-    }
-    if (finite_a && va != vb) {
-        return va > vb;
-    }
-    return a < b;
-}
-
-struct route_call {
-    const float *logits, *bias, *bias_vl;
-    const uint8_t *image;
-    int n, count, top_k;
-    float temp, scale;
-    bool norm;
-    float *score;
-    int32_t *experts;
-    float *weights;
-};
-
-enum { MAX_TOP = 64 };
-
-/* One warp a row. */
-static __global__ void route(route_call c) {
-    __shared__ int32_t list[MAX_TOP];
-    int row = blockIdx.x, lane = threadIdx.x;
-    const float *logits = c.logits + (size_t)row * c.count;
-    const float *bias = c.image && c.image[row] ? c.bias_vl : c.bias;
-    float *score = c.score + (size_t)row * c.count;
-    for (int e = lane; e < c.count; e += 32) {
-        score[e] = sqrtf(softplus32(logits[e] / c.temp));
-    }
-    __syncwarp();
-    for (int i = 0; i < c.top_k; i++) {
-        float best_value = 0;
-        int best = -1;
-        for (int e = lane; e < c.count; e += 32) {
-            bool taken = false;
-            for (int j = 0; j < i; j++) {
-                taken = taken || list[j] == e;
-            }
-            float v = score[e] + bias[e];
-            if (!taken && (best < 0 || before(v, e, best_value, best))) {
-                best_value = v;
-                best = e;
-            }
-        }
-        for (int step = 16; step > 0; step /= 2) {
-            float v = __shfl_xor_sync(0xffffffffu, best_value, step);
-            int e = __shfl_xor_sync(0xffffffffu, best, step);
-            if (e >= 0 && (best < 0 || before(v, e, best_value, best))) {
-                best_value = v;
-                best = e;
-            }
-        }
-        if (lane == 0) {
-            list[i] = best;
-        }
-        __syncwarp();
-    }
-    if (lane != 0) {
-        return;
-    }
-    for (int i = 1; i < c.top_k; i++) {
-        int32_t e = list[i];
-        int at = i;
-        for (; at > 0 && list[at - 1] > e; at--) {
-            list[at] = list[at - 1];
-        }
-        list[at] = e;
-    }
-    float sum = 0;
-    for (int i = 0; i < c.top_k; i++) {
-        sum += score[list[i]];
-    }
-    for (int i = 0; i < c.top_k; i++) {
-        float w = score[list[i]];
-        w = c.norm && c.top_k > 1 ? w / (sum + 1e-20f) : w;
-        c.experts[(size_t)row * c.top_k + i] = list[i];
-        c.weights[(size_t)row * c.top_k + i] = w * c.scale;
-    }
-}
-
-void dk_route(cudaStream_t s, const float *logits, int n, int num_experts, const float *bias,
-              const float *bias_vl, const uint8_t *image, float temp, int top_k, bool norm,
-              float scale, float *score, int32_t *experts, float *weights) {
-    route_call c = {logits, bias,  bias_vl, image, n,       num_experts, top_k,
-                    temp,   scale, norm,    score, experts, weights};
-    route<<<n, 32, 0, s>>>(c);
-}
 
 /* ---- lists -----------------------------------------------------------------------------------*/
 

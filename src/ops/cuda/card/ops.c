@@ -76,42 +76,37 @@ void di_card_rope(di_backend *be, di_bf16 *x, int n, int heads, int dim, di_rope
 
 enum { MIX_ROWS = 8192 }; /* rows whose sums wait */
 
-void di_card_mhc_enter(di_backend *be, const di_bf16 *h, const float *pre, int n, int hc, int d,
-                       const di_tensor *fn, const di_tensor *base, const di_tensor *scale,
-                       const di_tensor *norm, float norm_eps, float hc_eps, int sinkhorn_iters,
-                       float *next_pre, float *post, float *comb, di_bf16 *x) {
+void di_card_mhc_mix(di_backend *be, const di_bf16 *h, int n, int hc, int d, const di_tensor *fn,
+                     const di_tensor *base, const di_tensor *scale, float norm_eps, float hc_eps,
+                     int sinkhorn_iters, float *pre, float *post, float *comb) {
     di_card *c = di_card_of(be);
     size_t mixes = (2 + (size_t)hc) * (size_t)hc, width = (size_t)hc * (size_t)d;
-    if (n <= 0 || !di_card_enter(c, "mhc_enter")) {
+    if (n <= 0 || !di_card_enter(c, "mhc_mix")) {
         return;
     }
     size_t most = n < MIX_ROWS ? (size_t)n : MIX_ROWS;
     dk_mix m = {
         .hc = hc,
-        .d = d,
         .width = (int)width,
         .mixes = (int)mixes,
         .sinkhorn_iters = sinkhorn_iters,
         .norm_eps = norm_eps,
         .hc_eps = hc_eps,
-        .norm = di_card_array(c, norm->data, (size_t)d * sizeof(di_bf16)),
         .fn = di_card_array(c, fn->data, mixes * width * sizeof(float)),
         .base = di_card_array(c, base->data, mixes * sizeof(float)),
         .scale = di_card_array(c, scale->data, 3 * sizeof(float)),
         .sums = di_card_scratch(c, DI_CARD_USE_Y, most, (mixes + 1) * 16 * sizeof(double)),
         .tickets = c->tickets,
     };
-    bool ok = m.norm && m.fn && m.base && m.scale && m.sums;
+    bool ok = m.fn && m.base && m.scale && m.sums;
     for (int t = 0; ok && t < n; t += MIX_ROWS) {
         size_t at = (size_t)t * (size_t)hc;
         m.n = n - t < MIX_ROWS ? n - t : MIX_ROWS;
         m.h = h + (size_t)t * width;
         m.pre = pre + at;
-        m.next_pre = next_pre + at;
         m.post = post + at;
         m.comb = comb + at * (size_t)hc;
-        m.x = x + (size_t)t * (size_t)d;
-        dk_mhc_enter(c->stream, &m);
+        dk_mhc_mix(c->stream, &m);
     }
     di_card_leave(c);
 }
@@ -135,12 +130,22 @@ void di_card_stream_mean(di_backend *be, const di_bf16 *h, int n, int hc, int d,
 }
 
 void di_card_mhc_post(di_backend *be, const di_bf16 *y, const float *post, const float *comb, int n,
-                      int hc, int d, di_bf16 *h) {
+                      int hc, int d, di_bf16 *h, const float *pre, const di_tensor *norm,
+                      float norm_eps, di_bf16 *x) {
     di_card *c = di_card_of(be);
-    if (n > 0 && di_card_enter(c, "mhc_post")) {
-        dk_mhc_post(c->stream, y, post, comb, n, hc, d, h);
-        di_card_leave(c);
+    if (n <= 0 || !di_card_enter(c, "mhc_post")) {
+        return;
     }
+    dk_expand e = {
+        .n = n, .hc = hc, .d = d, .y = y, .post = post, .comb = comb, .h = h, .pre = pre, .x = x};
+    if (norm) {
+        e.norm = di_card_array(c, norm->data, (size_t)d * sizeof(di_bf16));
+        e.norm_eps = norm_eps;
+    }
+    if (!norm || e.norm) {
+        dk_mhc_post(c->stream, &e);
+    }
+    di_card_leave(c);
 }
 
 /* ---- products ---------------------------------------------------------------------------------*/
@@ -401,14 +406,14 @@ void di_card_route(di_backend *be, const di_bf16 *x, int n, const di_tensor *gat
     if (n <= 0 || !di_card_enter(c, "route")) {
         return;
     }
-    float *logits = di_card_scratch(c, DI_CARD_USE_Y, (size_t)n, 2 * bias_bytes);
+    float *logits = di_card_scratch(c, DI_CARD_USE_Y, (size_t)n, bias_bytes);
     const float *b = di_card_array(c, bias->data, bias_bytes);
     const float *vl = image ? di_card_array(c, bias_vl->data, bias_bytes) : b;
     if (logits && b && vl && di_card_host_arrays(c, host, 1)) {
         multiply(c, x, n, 1, gate, false, (dk_result){.yf = logits, .ldy = (size_t)count});
         if (!c->fault_op) {
             dk_route(c->stream, logits, n, count, b, vl, host[0].device, temp, top_k, norm, scale,
-                     logits + (size_t)n * (size_t)count, experts, weights);
+                     experts, weights);
         }
     }
     di_card_leave(c);

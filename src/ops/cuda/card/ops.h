@@ -15,16 +15,16 @@ void di_card_rope_table(di_backend *be, const int64_t *positions, int n, const f
 void di_card_rope(di_backend *be, di_bf16 *x, int n, int heads, int dim, di_rope_table table,
                   bool inverse);
 
-void di_card_mhc_enter(di_backend *be, const di_bf16 *h, const float *pre, int n, int hc, int d,
-                       const di_tensor *fn, const di_tensor *base, const di_tensor *scale,
-                       const di_tensor *norm, float norm_eps, float hc_eps, int sinkhorn_iters,
-                       float *next_pre, float *post, float *comb, di_bf16 *x);
+void di_card_mhc_mix(di_backend *be, const di_bf16 *h, int n, int hc, int d, const di_tensor *fn,
+                     const di_tensor *base, const di_tensor *scale, float norm_eps, float hc_eps,
+                     int sinkhorn_iters, float *pre, float *post, float *comb);
 void di_card_mhc_pre(di_backend *be, const di_bf16 *h, const float *pre, int n, int hc, int d,
                      di_bf16 *out);
 void di_card_stream_mean(di_backend *be, const di_bf16 *h, int n, int hc, int d, di_bf16 *out,
                          size_t ldo);
 void di_card_mhc_post(di_backend *be, const di_bf16 *y, const float *post, const float *comb, int n,
-                      int hc, int d, di_bf16 *h);
+                      int hc, int d, di_bf16 *h, const float *pre, const di_tensor *norm,
+                      float norm_eps, di_bf16 *x);
 
 void di_card_linear(di_backend *be, const di_bf16 *x, int n, const di_tensor *w, di_bf16 *y);
 void di_card_linear_f32(di_backend *be, const di_bf16 *x, int n, const di_tensor *w, float *y);

@@ -178,6 +178,60 @@ static bool record(di_backend *be) {
     return c->recording;
 }
 
+/* Called while ops are recorded on the main line. */
+static void fork_branch(di_backend *be, int branch) {
+    di_card *c = di_card_of(be);
+    di_card_branches *b = &c->branches;
+    if (c->recording && di_card_enter(c, "fork")) {
+        di_card_check(c, cudaEventRecord(b->fork[branch], b->main));
+        di_card_check(c, cudaStreamWaitEvent(b->stream[branch], b->fork[branch], 0));
+        b->now = branch + 1;
+        c->stream = b->stream[branch];
+    }
+}
+
+static void back_to_main(di_backend *be) {
+    di_card *c = di_card_of(be);
+    c->branches.now = 0;
+    c->stream = c->branches.main;
+}
+
+static void join_branch(di_backend *be, int branch) {
+    di_card *c = di_card_of(be);
+    di_card_branches *b = &c->branches;
+    if (c->recording && di_card_enter(c, "join")) {
+        di_card_check(c, cudaEventRecord(b->join[branch], b->stream[branch]));
+        di_card_check(c, cudaStreamWaitEvent(b->main, b->join[branch], 0));
+    }
+}
+
+bool di_card_branches_create(di_card *c) {
+    di_card_branches *b = &c->branches;
+    b->main = c->stream;
+    bool ok = true;
+    for (int i = 0; i < DI_QUEUE_BRANCHES && ok; i++) {
+        ok = cudaStreamCreateWithFlags(&b->stream[i], cudaStreamNonBlocking) == cudaSuccess &&
+             cudaEventCreateWithFlags(&b->fork[i], cudaEventDisableTiming) == cudaSuccess &&
+             cudaEventCreateWithFlags(&b->join[i], cudaEventDisableTiming) == cudaSuccess;
+    }
+    return ok;
+}
+
+void di_card_branches_destroy(di_card *c) {
+    di_card_branches *b = &c->branches;
+    for (int i = 0; i < DI_QUEUE_BRANCHES; i++) {
+        if (b->fork[i]) {
+            cudaEventDestroy(b->fork[i]);
+        }
+        if (b->join[i]) {
+            cudaEventDestroy(b->join[i]);
+        }
+        if (b->stream[i]) {
+            cudaStreamDestroy(b->stream[i]);
+        }
+    }
+}
+
 enum { MOST_FUNCTIONS = 256 };
 
 /* The most dynamic shared memory that a kernel of the graph takes. */
@@ -241,6 +295,7 @@ static cudaError_t allow_shared_memory(cudaGraph_t graph) {
  * nothing is wrong with the card: the fault ends here. */
 static cudaGraph_t end_recording(di_card *c, di_error *err) {
     cudaGraph_t graph = NULL;
+    back_to_main(&c->base);
     c->recording = false;
     c->op = "recording";
     di_card_check(c, cudaStreamEndCapture(c->stream, &graph));
@@ -471,6 +526,9 @@ const di_queue_ops di_card_queue_ops = {
     .dropped = dropped,
     .replay = replay,
     .program_free = program_free,
+    .fork = fork_branch,
+    .back = back_to_main,
+    .join = join_branch,
     .feed = feed,
     .hash_ngrams = hash_ngrams,
     .draw = draw,

@@ -1,11 +1,18 @@
-/* Hyper-connections. What enters a sub-block comes of one launch: the streams' projection, spread
- * over warps, whose last block makes the coefficients; beside it blocks that collapse and norm a
- * row each. Few rows are bound by latencies (the Sinkhorn rounds are one long chain), many by
- * conversions to f64.
+/* Hyper-connections. Mixes come of one launch: the streams' projection, spread over warps, whose
+ * last block makes the coefficients. Few rows are bound by latencies (the Sinkhorn rounds are one
+ * long chain; a recorded step has them beside the work of the sub-block, which needs them only
+ * where it ends), many by conversions to f64. Where a sub-block ends and the next begins is one
+ * launch too: a cluster of blocks takes a row, each with 1024 of its columns.
  *
  * A projection's or square sum's order, in f64, whatever the number of rows: 512 partial sums, the
- * i-th taking values 4i .. 4i + 3 of every 2048; 32 of them as a tree; those 16 ascending. */
+ * i-th taking values 4i .. 4i + 3 of every 2048; 32 of them as a tree; those 16 ascending. The
+ * norm's is that of rms_norm (rows.cu). */
+#include <cooperative_groups.h>
+
 #include "common.cuh"
+#include "launch.cuh"
+
+namespace cg = cooperative_groups;
 
 enum { MAX_HC = 8, LANES = 512 /* partial sums */, SLOTS = LANES / 32, THREADS = 256 };
 
@@ -242,7 +249,7 @@ static __device__ __forceinline__ void finish_weights(const dk_mix &c, int t, co
         float x = (float)(sum[lane] * rho) * c.scale[pre ? 0 : 1] + c.base[lane];
         float y = sigmoid32(x);
         if (pre) {
-            c.next_pre[t * hc + lane] = y + c.hc_eps;
+            c.pre[t * hc + lane] = y + c.hc_eps;
         } else {
             c.post[t * hc + lane - hc] = 2.0f * y;
         }
@@ -293,60 +300,15 @@ static __device__ bool last_to_come(unsigned *ticket, unsigned count) {
     return last;
 }
 
-/* ---- collapse and norm -----------------------------------------------------------------------*/
-
-/* x[t] = norm of the streams' weighted sum; sums of squares as rms_norm (rows.cu) forms them. */
-template <bool WHOLE> static __device__ void collapse(const dk_mix &c, int t, double *scratch) {
-    const dk_bf16 *h = c.h + (size_t)t * c.width;
-    dk_bf16 *x = c.x + (size_t)t * c.d;
-    double squares = 0;
-    for (int i = threadIdx.x * 8; i < c.d; i += THREADS * 8) {
-        float sum[8], v[8];
-        for (int s = 0; s < c.hc; s++) {
-            float weight = c.pre[t * c.hc + s];
-            load_eight<WHOLE>(h + (size_t)s * c.d, i, c.d, v);
-#pragma unroll
-            for (int j = 0; j < 8; j++) {
-                sum[j] = s == 0 ? weight * v[j] : sum[j] + weight * v[j];
-            }
-        }
-#pragma unroll
-        for (int j = 0; j < 8; j++) {
-            sum[j] = round_bf16(sum[j]);
-            squares = fma((double)sum[j], (double)sum[j], squares);
-        }
-        store_eight<WHOLE>(x, i, c.d, sum);
-    }
-    float rho = (float)(1 / sqrt(block_sum(squares, scratch) / c.d + (double)c.norm_eps));
-    for (int i = threadIdx.x * 8; i < c.d; i += THREADS * 8) {
-        float v[8], w[8];
-        load_eight<WHOLE>(x, i, c.d, v); /* this thread's own */
-        load_eight<WHOLE>(c.norm, i, c.d, w);
-#pragma unroll
-        for (int j = 0; j < 8; j++) {
-            v[j] = w[j] * (v[j] * rho);
-        }
-        store_eight<WHOLE>(x, i, c.d, v);
-    }
-}
-
-/* ---- entering a sub-block --------------------------------------------------------------------*/
-
-/* Grid: TOKENS blocks that collapse a row each and two for each group of fn's rows; groups of
- * tokens. */
+/* Grid: two blocks for each group of fn's rows; groups of tokens. */
 template <int ROWS, int TOKENS, bool WHOLE>
-static __global__ void __launch_bounds__(THREADS) enter(dk_mix c) {
-    __shared__ double scratch[32], sums[TOKENS][(2 + MAX_HC) * MAX_HC + 1];
+static __global__ void __launch_bounds__(THREADS) mix(dk_mix c) {
+    __shared__ double sums[TOKENS][(2 + MAX_HC) * MAX_HC + 1];
     __shared__ float comb[TOKENS][MAX_HC * MAX_HC];
-    int t0 = blockIdx.y * TOKENS, warp = threadIdx.x / 32, block = (int)blockIdx.x - TOKENS;
-    if (block < 0) {
-        if (t0 + TOKENS + block < c.n) {
-            collapse<WHOLE>(c, t0 + TOKENS + block, scratch);
-        }
-        return;
-    }
+    int t0 = blockIdx.y * TOKENS, warp = threadIdx.x / 32, block = blockIdx.x;
+    begin_overlapped();
     project<ROWS, TOKENS, WHOLE>(c, block / 2 * ROWS, t0, block % 2 * (SLOTS / 2) + warp);
-    if (!last_to_come(c.tickets + blockIdx.y, gridDim.x - TOKENS)) {
+    if (!last_to_come(c.tickets + blockIdx.y, gridDim.x)) {
         return;
     }
     for (int i = threadIdx.x; i < TOKENS * (c.mixes + 1); i += THREADS) {
@@ -375,21 +337,21 @@ static __global__ void __launch_bounds__(THREADS) enter(dk_mix c) {
     }
 }
 
-template <int ROWS, int TOKENS> static void launch_enter(cudaStream_t s, const dk_mix &c) {
+template <int ROWS, int TOKENS> static void launch_mix(cudaStream_t s, const dk_mix &c) {
     int groups = (c.mixes + ROWS - 1) / ROWS + 1;
-    dim3 grid(TOKENS + 2 * groups, (c.n + TOKENS - 1) / TOKENS);
-    if (c.d % 8 == 0) {
-        enter<ROWS, TOKENS, true><<<grid, THREADS, 0, s>>>(c);
+    dim3 grid(2 * groups, (c.n + TOKENS - 1) / TOKENS);
+    if (c.width / c.hc % 8 == 0) {
+        launch_overlapped(s, mix<ROWS, TOKENS, true>, grid, THREADS, 0, 1, c);
     } else {
-        enter<ROWS, TOKENS, false><<<grid, THREADS, 0, s>>>(c);
+        launch_overlapped(s, mix<ROWS, TOKENS, false>, grid, THREADS, 0, 1, c);
     }
 }
 
-void dk_mhc_enter(cudaStream_t s, const dk_mix *m) {
+void dk_mhc_mix(cudaStream_t s, const dk_mix *m) {
     if (m->n < 8) {
-        launch_enter<1, 1>(s, *m);
+        launch_mix<1, 1>(s, *m);
     } else {
-        launch_enter<4, 4>(s, *m);
+        launch_mix<4, 4>(s, *m);
     }
 }
 
@@ -402,6 +364,7 @@ static __global__ void weigh_streams(const dk_bf16 *h, const float *weights, flo
                                      int d, dk_bf16 *out, size_t ldo) {
     int i = (blockIdx.x * blockDim.x + threadIdx.x) * 8;
     size_t t = blockIdx.y;
+    begin_overlapped();
     if (i >= d) {
         return;
     }
@@ -430,9 +393,11 @@ static dim3 eights(int d, int n) {
 static void weigh(cudaStream_t s, const dk_bf16 *h, const float *weights, float share, int n,
                   int hc, int d, dk_bf16 *out, size_t ldo) {
     if (d % 8 == 0) {
-        weigh_streams<true><<<eights(d, n), 128, 0, s>>>(h, weights, share, hc, d, out, ldo);
+        launch_overlapped(s, weigh_streams<true>, eights(d, n), 128, 0, 1, h, weights, share, hc, d,
+                          out, ldo);
     } else {
-        weigh_streams<false><<<eights(d, n), 128, 0, s>>>(h, weights, share, hc, d, out, ldo);
+        launch_overlapped(s, weigh_streams<false>, eights(d, n), 128, 0, 1, h, weights, share, hc,
+                          d, out, ldo);
     }
 }
 
@@ -446,50 +411,152 @@ void dk_stream_mean(cudaStream_t s, const dk_bf16 *h, int n, int hc, int d, dk_b
     weigh(s, h, NULL, 1.0f / (float)hc, n, hc, d, out, ldo);
 }
 
-/* Grid: eights of columns, rows. */
-template <bool WHOLE>
-static __global__ void mhc_post(const dk_bf16 *y, const float *post, const float *comb, int hc,
-                                int d, dk_bf16 *h) {
-    int i = (blockIdx.x * blockDim.x + threadIdx.x) * 8;
-    size_t t = blockIdx.y;
-    if (i >= d) {
-        return;
-    }
-    float old[MAX_HC][8], value[8];
-    dk_bf16 *row = h + t * hc * d;
-    load_eight<WHOLE>(y + t * d, i, d, value);
+/* ---- from one sub-block to the next ----------------------------------------------------------*/
+
+enum { EXPAND_THREADS = 128, EXPAND_COLUMNS = 8 * EXPAND_THREADS, VIRTUAL = 256 };
+
+/* Eight columns of the streams: expanded, stored, and collapsed with `pre` if there is one. HC: all
+ * streams there can be. */
+template <bool WHOLE, int HC, bool NORM>
+static __device__ __forceinline__ void expand_eight(const dk_expand &e, size_t t, int i,
+                                                    float collapsed[8]) {
+    int hc = HC == MAX_HC ? e.hc : HC;
+    float old[HC][8], value[8];
+    dk_bf16 *row = e.h + t * hc * e.d;
+    load_eight<WHOLE>(e.y + t * e.d, i, e.d, value);
 #pragma unroll
-    for (int s = 0; s < MAX_HC; s++) {
+    for (int s = 0; s < HC; s++) {
         if (s < hc) {
-            load_eight<WHOLE>(row + (size_t)s * d, i, d, old[s]);
+            load_eight<WHOLE>(row + (size_t)s * e.d, i, e.d, old[s]);
         }
     }
-    for (int j = 0; j < hc; j++) {
-        const float *weight = comb + t * hc * hc + j;
-        float sum[8], own = post[t * hc + j];
 #pragma unroll
-        for (int s = 0; s < MAX_HC; s++) {
+    for (int j = 0; j < HC; j++) {
+        if (j >= hc) {
+            break;
+        }
+        const float *weight = e.comb + t * hc * hc + j;
+        float sum[8], own = e.post[t * hc + j], share = NORM ? e.pre[t * hc + j] : 0;
+#pragma unroll
+        for (int s = 0; s < HC; s++) {
             if (s < hc) {
                 float w = weight[s * hc];
 #pragma unroll
-                for (int e = 0; e < 8; e++) {
-                    sum[e] = s == 0 ? w * old[0][e] : sum[e] + w * old[s][e];
+                for (int c = 0; c < 8; c++) {
+                    sum[c] = s == 0 ? w * old[0][c] : sum[c] + w * old[s][c];
                 }
             }
         }
 #pragma unroll
-        for (int e = 0; e < 8; e++) {
-            sum[e] = own * value[e] + sum[e];
+        for (int c = 0; c < 8; c++) {
+            sum[c] = round_bf16(own * value[c] + sum[c]);
+            if (NORM) {
+                collapsed[c] = j == 0 ? share * sum[c] : collapsed[c] + share * sum[c];
+            }
         }
-        store_eight<WHOLE>(row + (size_t)j * d, i, d, sum);
+        store_eight<WHOLE>(row + (size_t)j * e.d, i, e.d, sum);
     }
 }
 
-void dk_mhc_post(cudaStream_t s, const dk_bf16 *y, const float *post, const float *comb, int n,
-                 int hc, int d, dk_bf16 *h) {
-    if (d % 8 == 0) {
-        mhc_post<true><<<eights(d, n), 128, 0, s>>>(y, post, comb, hc, d, h);
+/* The sum of all blocks' parts as rms_norm forms it with VIRTUAL threads: its thread v takes eights
+ * v, v + VIRTUAL, ... of a row. */
+static __device__ __forceinline__ double sum_of_row(double part) {
+    __shared__ double parts[EXPAND_THREADS], sums[VIRTUAL / 32];
+    enum { HALVES = VIRTUAL / EXPAND_THREADS, MOST = 8 };
+    cg::cluster_group cluster = cg::this_cluster();
+    int size = gridDim.x;
+    double all[HALVES] = {}, v[MOST];
+    parts[threadIdx.x] = part;
+    if (size > 1) {
+        cluster.sync();
     } else {
-        mhc_post<false><<<eights(d, n), 128, 0, s>>>(y, post, comb, hc, d, h);
+        __syncthreads();
+    }
+#pragma unroll
+    for (int b = 0; b < MOST; b++) { /* all on their way at once */
+        const double *from = size > 1 && b < size ? cluster.map_shared_rank(parts, b) : parts;
+        v[b] = b < size ? from[threadIdx.x] : 0;
+    }
+#pragma unroll
+    for (int b = 0; b < MOST; b++) {
+        all[b % HALVES] += v[b];
+    }
+#pragma unroll
+    for (int half = 0; half < HALVES; half++) {
+        double sum = warp_sum(all[half]);
+        if (threadIdx.x % 32 == 0) {
+            sums[half * (EXPAND_THREADS / 32) + threadIdx.x / 32] = sum;
+        }
+    }
+    __syncthreads();
+    double sum = sums[0];
+#pragma unroll
+    for (int w = 1; w < VIRTUAL / 32; w++) {
+        sum += sums[w];
+    }
+    return sum;
+}
+
+/* Grid: shares of a row (a cluster), rows. Later kernels may rely on what was written before this
+ * one (launch.cuh): it waits before it lets them begin. */
+template <bool WHOLE, int HC, bool NORM>
+static __global__ void __launch_bounds__(EXPAND_THREADS) expand(dk_expand e) {
+    int i = blockIdx.x * EXPAND_COLUMNS + threadIdx.x * 8;
+    size_t t = blockIdx.y;
+    float x[8] = {}, norm[8] = {};
+    bool mine = i < e.d;
+    if (NORM && mine) {
+        load_eight<WHOLE>(e.norm, i, e.d, norm);
+    }
+    wait_for_predecessors();
+    let_successors_begin();
+    if (mine) {
+        expand_eight<WHOLE, HC, NORM>(e, t, i, x);
+    }
+    if constexpr (NORM) {
+        double part = 0;
+#pragma unroll
+        for (int c = 0; c < 8; c++) {
+            x[c] = round_bf16(x[c]);
+            part = fma((double)x[c], (double)x[c], part); /* the product is exact */
+        }
+        float rho = (float)(1 / sqrt(sum_of_row(part) / e.d + (double)e.norm_eps));
+        if (mine) {
+#pragma unroll
+            for (int c = 0; c < 8; c++) {
+                x[c] = norm[c] * (x[c] * rho);
+            }
+            store_eight<WHOLE>(e.x + t * e.d, i, e.d, x);
+        }
+        if (gridDim.x > 1) {
+            cg::this_cluster().sync(); /* others still read this block's part */
+        }
+    }
+}
+
+template <bool WHOLE, bool NORM>
+static void launch_expand(cudaStream_t s, const dk_expand &e, int cluster) {
+    dim3 grid((e.d + EXPAND_COLUMNS - 1) / EXPAND_COLUMNS, e.n);
+    if (e.hc == 4) {
+        launch_overlapped(s, expand<WHOLE, 4, NORM>, grid, EXPAND_THREADS, 0, cluster, e);
+    } else {
+        launch_overlapped(s, expand<WHOLE, MAX_HC, NORM>, grid, EXPAND_THREADS, 0, cluster, e);
+    }
+}
+
+void dk_mhc_post(cudaStream_t s, const dk_expand *e) {
+    int blocks = (e->d + EXPAND_COLUMNS - 1) / EXPAND_COLUMNS;
+    if (e->norm && e->d % 8 == 0 && blocks <= 8) {
+        launch_expand<true, true>(s, *e, blocks);
+        return;
+    }
+    if (e->d % 8 == 0) {
+        launch_expand<true, false>(s, *e, 1);
+    } else {
+        launch_expand<false, false>(s, *e, 1);
+    }
+    if (e->norm) {
+        dk_mhc_pre(s, e->h, e->pre, e->n, e->hc, e->d, e->x);
+        dk_rms_norm(s, e->x, e->norm, e->norm_eps, e->n, e->d, e->x);
     }
 }

@@ -1,0 +1,108 @@
+/* The router: which experts a row goes to, and with what weights. A block takes a row: all of its
+ * threads form scores, then one warp takes the best one by one. Bound by latencies. */
+#include "common.cuh"
+#include "launch.cuh"
+
+struct route_call {
+    const float *logits, *bias, *bias_vl;
+    const uint8_t *image;
+    int count, top_k;
+    float temp, scale;
+    bool norm;
+    int32_t *experts;
+    float *weights;
+};
+
+enum { THREADS = 128, MAX_TOP = 64 };
+
+/* Larger for experts that are chosen before: finite scores before others, then larger ones. */
+static __device__ __forceinline__ uint32_t choice_key(float v) {
+    uint32_t u = __float_as_uint(v + 0.0f); /* -0 becomes +0 */
+    return !isfinite(v) ? 1 : u & 0x80000000u ? ~u : u | 0x80000000u;
+}
+
+/* The best of a lane's keys that are left: its expert, -1 if there is none. */
+static __device__ __forceinline__ int best_of_lane(const uint32_t *keys, int count,
+                                                   uint32_t *best) {
+    int expert = -1;
+    *best = 0;
+    for (int e = threadIdx.x % 32; e < count; e += 32) {
+        uint32_t key = keys[e];
+        if (key > *best) { /* the lower number among equals */
+            *best = key;
+            expert = e;
+        }
+    }
+    return expert;
+}
+
+/* One warp: the top_k largest keys, lower numbers first among equals; taken ones become 0. */
+static __device__ void choose(uint32_t *keys, int count, int top_k, int32_t *list) {
+    uint32_t best;
+    int expert = best_of_lane(keys, count, &best);
+    for (int i = 0; i < top_k; i++) {
+        uint32_t top = __reduce_max_sync(0xffffffffu, best);
+        uint32_t mine = best == top && expert >= 0 ? (uint32_t)expert : 0xffffffffu;
+        uint32_t first = __reduce_min_sync(0xffffffffu, mine);
+        if (mine == first && expert >= 0) {
+            list[i] = expert;
+            keys[expert] = 0;
+            expert = best_of_lane(keys, count, &best);
+        }
+    }
+    __syncwarp();
+}
+
+/* One warp: the list in ascending order, with its weights. */
+static __device__ void write_choice(const route_call &c, const float *score, const int32_t *list,
+                                    int32_t *sorted) {
+    int lane = threadIdx.x % 32;
+    size_t to = (size_t)blockIdx.x * c.top_k;
+    for (int i = lane; i < c.top_k; i += 32) {
+        int rank = 0;
+        for (int j = 0; j < c.top_k; j++) {
+            rank += list[j] < list[i];
+        }
+        sorted[rank] = list[i];
+    }
+    __syncwarp();
+    float sum = 0;
+    for (int i = 0; i < c.top_k; i++) {
+        sum += score[sorted[i]];
+    }
+    for (int i = lane; i < c.top_k; i += 32) {
+        float w = score[sorted[i]];
+        w = c.norm && c.top_k > 1 ? w / (sum + 1e-20f) : w;
+        c.experts[to + i] = sorted[i];
+        c.weights[to + i] = w * c.scale;
+    }
+}
+
+/* Shared: scores and keys, [count] each. */
+static __global__ void __launch_bounds__(THREADS) route(route_call c) {
+    extern __shared__ float score[];
+    __shared__ int32_t list[MAX_TOP], sorted[MAX_TOP];
+    uint32_t *keys = (uint32_t *)score + c.count;
+    const float *logits = c.logits + (size_t)blockIdx.x * c.count;
+    begin_overlapped();
+    const float *bias = c.image && c.image[blockIdx.x] ? c.bias_vl : c.bias;
+#pragma unroll 3 /* side by side: one alone waits for itself */
+    for (int e = threadIdx.x; e < c.count; e += THREADS) {
+        float s = sqrtf(softplus32(logits[e] / c.temp));
+        score[e] = s;
+        keys[e] = choice_key(s + bias[e]);
+    }
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        choose(keys, c.count, c.top_k, list);
+        write_choice(c, score, list, sorted);
+    }
+}
+
+void dk_route(cudaStream_t s, const float *logits, int n, int num_experts, const float *bias,
+              const float *bias_vl, const uint8_t *image, float temp, int top_k, bool norm,
+              float scale, int32_t *experts, float *weights) {
+    route_call c = {logits, bias,  bias_vl, image,   num_experts, top_k,
+                    temp,   scale, norm,    experts, weights};
+    launch_overlapped(s, route, dim3(n), THREADS, 2 * sizeof(float) * (size_t)num_experts, 1, c);
+}
