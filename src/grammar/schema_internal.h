@@ -346,6 +346,7 @@ di_term schema_key_derive(void *schema, di_terms *t, di_term key, uint8_t byte);
 void schema_key_boundaries(void *schema, di_terms *t, di_term key, di_byte_set *starts);
 uint32_t schema_key_end(void *schema, di_terms *t, uint32_t a, uint32_t b, uint32_t c);
 bool schema_key_open(void *schema, di_term key);
+bool schema_key_text(void *schema, di_term key, di_term *text, uint32_t *tag);
 void schema_free_objects(di_schema *s);
 
 /* ---- schema_array.c ---- */

@@ -368,6 +368,16 @@ bool schema_key_open(void *schema, di_term key) {
            (state == UINT32_MAX || extras_allowed(s, state));
 }
 
+/* Where no declared name and no pattern is possible any more and all others are. */
+bool schema_key_text(void *schema, di_term key, di_term *text, uint32_t *tag) {
+    const di_schema *s = schema;
+    const key_state *x = &s->keys[s->t->nodes[key].b];
+    const object_table *o = &s->objects[x->table];
+    *text = x->allowed;
+    *tag = o->num_names;
+    return x->node == UINT32_MAX && o->num_patterns == 0 && o->any_extra;
+}
+
 /* ---- terms ---- */
 
 static di_term lazy_object(di_schema *s, uint32_t state) {

@@ -38,6 +38,21 @@ static int plain_characters(const char *bytes, size_t size) {
     return count;
 }
 
+/* The classes of a token's characters. */
+static uint64_t classes_of(const char *bytes, size_t size) {
+    uint64_t classes = 0;
+    for (size_t at = 0; at < size;) {
+        uint32_t c;
+        int length = di_utf8_next(bytes + at, size - at, &c);
+        if (length == 0 || c == DI_UTF8_MALFORMED) {
+            return 1ull << DI_CLASS_NONE;
+        }
+        classes |= 1ull << di_character_class((uint8_t)bytes[at]);
+        at += (size_t)length;
+    }
+    return size > 0 ? classes : 1ull << DI_CLASS_NONE;
+}
+
 static uint32_t shared_prefix(const entry *a, const entry *b) {
     uint32_t n = a->size < b->size ? a->size : b->size, i = 0;
     while (i < n && a->bytes[i] == b->bytes[i]) {
@@ -130,23 +145,28 @@ static uint64_t below_middle(const di_trie *t, uint32_t node, int more, uint8_t 
     return classes;
 }
 
-static bool index_trie(di_trie *t, di_error *err) {
+static bool index_trie(const di_vocab *v, di_trie *t, size_t num_tokens, di_error *err) {
     t->below = di_calloc(t->num_nodes + 1u, sizeof *t->below);
     t->before = di_calloc(t->num_nodes + 1u, sizeof *t->before);
-    t->order = di_calloc(t->num_nodes + 1u, sizeof *t->order);
+    t->order = di_calloc(num_tokens + 1, sizeof *t->order);
     if (!t->nodes || !t->below || !t->before || !t->order) {
         return di_fail(err, DI_ERR_NO_MEMORY, "no memory to index %u nodes", t->num_nodes);
     }
     uint32_t count = 0;
     for (uint32_t i = 0; i < t->num_nodes; i++) {
         t->before[i] = count;
-        count += t->nodes[i].token >= 0;
+        for (int32_t token = t->nodes[i].token; token >= 0; token = v->same[token]) {
+            t->order[count++] = token;
+        }
     }
     t->before[t->num_nodes] = count;
-    for (uint32_t i = t->num_nodes; i-- > 0;) {
-        if (t->nodes[i].token >= 0) {
-            t->order[t->before[i]] = t->nodes[i].token;
+    for (uint32_t i = 0, byte = 0; byte <= 256; byte++) {
+        while (i < t->num_nodes && t->nodes[i].byte < byte) {
+            i = t->nodes[i].end;
         }
+        t->first[byte] = i;
+    }
+    for (uint32_t i = t->num_nodes; i-- > 0;) {
         for (uint32_t c = i + 1; c < t->nodes[i].end; c = t->nodes[c].end) {
             uint8_t first = t->nodes[c].byte;
             int class = di_character_class(first);
@@ -168,6 +188,16 @@ static bool mark_plain(di_vocab *v, di_error *err) {
     }
     for (int k = 1; k <= DI_VOCAB_PLAIN_CHARS; k++) {
         v->plain[k] = v->plain[0] + (size_t)k * words;
+    }
+    v->classes = di_calloc(32 * words, sizeof *v->classes);
+    if (!v->classes) {
+        return di_fail(err, DI_ERR_NO_MEMORY, "no memory for the classes of %d tokens",
+                       v->num_bits);
+    }
+    for (size_t id = 0; id < 32 * words; id++) {
+        v->classes[id] = id < (size_t)v->num_bits
+                             ? classes_of(v->tokens[id].bytes, v->tokens[id].size)
+                             : 1ull << DI_CLASS_NONE;
     }
     for (int32_t id = 0; id < v->num_bits; id++) {
         int chars = plain_characters(v->tokens[id].bytes, v->tokens[id].size);
@@ -227,7 +257,8 @@ static bool build_tries(di_vocab *v, di_error *err) {
             }
         }
         qsort(entries, count, sizeof *entries, compare);
-        ok = build_trie(v, &v->tries[t], entries, count, err) && index_trie(&v->tries[t], err);
+        ok = build_trie(v, &v->tries[t], entries, count, err) &&
+             index_trie(v, &v->tries[t], count, err);
     }
     di_free(entries);
     return ok;
@@ -285,6 +316,7 @@ void di_vocab_destroy(di_vocab *v) {
         di_free(v->strings);
     }
     di_free(v->plain[0]);
+    di_free(v->classes);
     di_free(v->same);
     di_free(v->stop_ids);
     di_free(v->tokens);

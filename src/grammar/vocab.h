@@ -42,6 +42,7 @@ typedef struct di_trie {
     uint64_t *below;  /* [num_nodes] bits of di_character_class */
     uint32_t *before; /* [num_nodes + 1] */
     int32_t *order;
+    uint32_t first[257]; /* the node where tokens begin whose first byte is no less */
 } di_trie;
 
 /* Characters by their first byte, so that those that patterns often tell apart are apart. */
@@ -70,8 +71,9 @@ typedef struct di_token_point {
 
 /* Which tokens a term allows whatever the stack: a bit set or, if few, a list of ids. */
 typedef struct di_token_set {
-    uint32_t term;   /* a di_term */
-    uint32_t *words; /* NULL: ids */
+    uint32_t term;         /* a di_term */
+    const uint32_t *plain; /* of the vocabulary: what the set was begun with, NULL = nothing */
+    uint32_t *words;       /* NULL: ids */
     int32_t *ids;
     uint32_t num_ids;
     di_token_point *points;
@@ -91,6 +93,9 @@ typedef struct di_vocab {
     int32_t *same; /* [num_bits]: the next token of the same bytes, -1 = none; NULL if no two are */
     uint32_t *plain[DI_VOCAB_PLAIN_CHARS + 1];
     int max_bytes; /* of the longest token in the trie */
+    /* [32 num_words]: the classes of a token's characters, bits of di_character_class; that of
+     * DI_CLASS_NONE where it is no whole characters or no token at all. */
+    uint64_t *classes;
     int32_t *stop_ids;
     int num_stop;
     di_vocab_token *tokens; /* [num_bits], the bytes are copies; size 0 where no mask may allow */
@@ -104,7 +109,7 @@ di_vocab *di_vocab_create(const di_vocab_token *tokens, int32_t num_tokens, int3
                           const int32_t *stop_ids, int num_stop, di_error *err);
 void di_vocab_destroy(di_vocab *v); /* NULL is allowed */
 
-/* mask.c */
+/* token_set.c */
 di_token_set *di_token_set_of_strings(const di_vocab *v, di_error *err);
 void di_token_set_clear(di_token_set *set);
 
