@@ -10,12 +10,6 @@
 
 enum { MAX_OPERANDS = 64 };
 
-static inline void allow(const di_vocab *v, int32_t token, uint32_t *words) {
-    for (; token >= 0; token = v->same[token]) {
-        words[token / 32] |= 1u << token % 32;
-    }
-}
-
 /* ---- token sets ---- */
 
 void di_machine_drop_masks(di_machine *m) {
@@ -190,9 +184,7 @@ static void walk_configs(di_machine *m, di_config c, const di_token_point *from,
             continue;
         }
         path[n->depth + 1] = to;
-        if (n->token >= 0) {
-            allow(m->vocab, n->token, words);
-        }
+        di_trie_allow(m->vocab, n, words);
         i++;
     }
 }

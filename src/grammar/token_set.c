@@ -121,22 +121,16 @@ void di_token_set_clear(di_token_set *set) {
     *set = (di_token_set){0};
 }
 
-static inline void allow(const di_vocab *v, int32_t token, uint32_t *words) {
-    for (; token >= 0; token = v->same[token]) {
-        words[token / 32] |= 1u << token % 32;
-    }
-}
-
 static void allow_subtree(const di_trie *trie, uint32_t node, uint32_t *words) {
-    uint32_t end = trie->before[trie->nodes[node].end];
-    for (uint32_t i = trie->before[node]; i < end; i++) {
+    uint32_t end = trie->nodes[trie->nodes[node].end].before;
+    for (uint32_t i = trie->nodes[node].before; i < end; i++) {
         words[trie->order[i] / 32] |= 1u << trie->order[i] % 32;
     }
 }
 
 static void clear_subtree(const di_trie *trie, uint32_t node, uint32_t *words) {
-    uint32_t end = trie->before[trie->nodes[node].end];
-    for (uint32_t i = trie->before[node]; i < end; i++) {
+    uint32_t end = trie->nodes[trie->nodes[node].end].before;
+    for (uint32_t i = trie->nodes[node].before; i < end; i++) {
         words[trie->order[i] / 32] &= ~(1u << trie->order[i] % 32);
     }
 }
@@ -244,7 +238,7 @@ static habits habits_of(walk *w, di_term x) {
     return *h;
 }
 
-static bool add_point(walk *w, uint32_t node, uint32_t tag) {
+static bool add_point(walk *w, uint32_t node, uint32_t tag, bool settled) {
     di_token_point *points =
         di_grow(w->set->points, w->set->num_points, &w->capacity, sizeof *points);
     if (!points) {
@@ -252,7 +246,8 @@ static bool add_point(walk *w, uint32_t node, uint32_t tag) {
         return false;
     }
     w->set->points = points;
-    points[w->set->num_points++] = (di_token_point){node, (uint8_t)w->which, tag};
+    points[w->set->num_points++] =
+        (di_token_point){.node = node, .trie = (uint8_t)w->which, .settled = settled, .tag = tag};
     return true;
 }
 
@@ -292,7 +287,7 @@ static bool keep_points(walk *w, uint32_t node, uint32_t end, bool tagged, uint3
     uint32_t i = w->base.next;
     for (; i < from->num_points && from->points[i].node < end; i++) {
         const di_token_point *p = &from->points[i];
-        if (p->node >= node && !add_point(w, p->node, tagged ? tag : p->tag)) {
+        if (p->node >= node && !add_point(w, p->node, tagged ? tag : p->tag, true)) {
             return false;
         }
     }
@@ -312,20 +307,30 @@ static void scan(walk *w, uint32_t node, uint64_t classes) {
                 i = n->end;
                 continue;
             }
-            if (n->end > i + SMALL_SUBTREE && !(w->trie->below[i] & ~classes)) {
+            if (n->end > i + SMALL_SUBTREE && !(n->below & ~classes)) {
                 allow_subtree(w->trie, i, w->set->words);
                 i = n->end;
                 continue;
             }
         }
-        allow(w->v, n->token, w->set->words);
+        di_trie_allow(w->v, n, w->set->words);
         i++;
     }
 }
 
+/* What a term becomes behind a character of several bytes, known by its first one; NONE: that
+ * depends. */
+static di_term behind_character(walk *w, di_term x, bool first, uint8_t byte) {
+    int class = di_character_class(byte);
+    return class == DI_CLASS_NONE               ? DI_TERM_NONE
+           : habits_of(w, x).loops >> class & 1 ? x
+           : first && w->classes >> class & 1   ? w->steady
+                                                : DI_TERM_NONE;
+}
+
 /* What can be said of a whole subtree at once: true if all has been. */
 static bool settle_subtree(walk *w, uint32_t node, di_term x, bool pure) {
-    uint64_t below = w->trie->below[node];
+    uint64_t below = w->trie->nodes[node].below;
     habits h = habits_of(w, x);
     if (!h.loops || below & ~(h.loops | h.dead)) {
         return false;
@@ -340,7 +345,7 @@ static bool settle_subtree(walk *w, uint32_t node, di_term x, bool pure) {
     if (w->base.set) {
         clear_subtree(w->trie, node, w->set->words);
     }
-    allow(w->v, w->trie->nodes[node].token, w->set->words);
+    di_trie_allow(w->v, &w->trie->nodes[node], w->set->words);
     scan(w, node, h.loops);
     return true;
 }
@@ -349,6 +354,7 @@ static bool settle_subtree(walk *w, uint32_t node, di_term x, bool pure) {
 static void walk_trie(walk *w, di_term x) {
     const di_trie_node *nodes = w->trie->nodes;
     di_term path[DI_VOCAB_MAX_TOKEN_BYTES + 1], beside[DI_VOCAB_MAX_TOKEN_BYTES + 1];
+    di_term behind[DI_VOCAB_MAX_TOKEN_BYTES + 1]; /* the character that the path ends in */
     bool pure[DI_VOCAB_MAX_TOKEN_BYTES + 1];
     path[0] = x;
     beside[0] = w->base.term;
@@ -382,12 +388,18 @@ static void walk_trie(walk *w, di_term x) {
         path[d + 1] = y;
         pure[d + 1] =
             pure[d] && ((n->byte & 0xC0) == 0x80 || w->classes >> di_character_class(n->byte) & 1);
-        if (n->end > i + SMALL_SUBTREE && settle_subtree(w, i, y, pure[d + 1])) {
+        bool begins = (n->byte & 0xC0) != 0x80;
+        behind[d + 1] = n->lacks == 0 ? y
+                        : begins      ? behind_character(w, path[d], d == 0, n->byte)
+                                      : behind[d];
+        if (n->end > i + SMALL_SUBTREE && behind[d + 1] != DI_TERM_NONE &&
+            settle_subtree(w, i, behind[d + 1], pure[d + 1])) {
             i = n->end;
             continue;
         }
-        allow(w->v, n->token, w->set->words);
-        if (n->end > i + 1 && di_term_nullable(w->t, y) && !add_point(w, i, di_term_tag(w->t, y))) {
+        di_trie_allow(w->v, n, w->set->words);
+        if (n->end > i + 1 && di_term_nullable(w->t, y) &&
+            !add_point(w, i, di_term_tag(w->t, y), false)) {
             return;
         }
         i++;
@@ -434,7 +446,7 @@ static base choose_base(di_terms *t, const di_vocab *v, const di_token_set *sets
                         di_term x, const uint32_t *plain) {
     const di_trie *trie = &v->tries[plain ? DI_TRIE_MARKED : DI_TRIE_ALL];
     base best = {0};
-    uint32_t most = trie->num_nodes / 2;
+    uint32_t most = trie->num_nodes / 4 * 3;
     if (v->strings && v->strings->words && v->strings->plain == plain) {
         uint32_t shared = shared_nodes(t, trie, x, DI_TERM_JSON_STRING);
         if (shared > most) {
@@ -458,14 +470,29 @@ static base choose_base(di_terms *t, const di_vocab *v, const di_token_set *sets
 
 /* ---- the whole ---- */
 
-/* Replaces a bit set of few bits by their list, which is to be shorter. */
-static void shrink(const di_vocab *v, di_token_set *set) {
-    uint32_t count = 0, most = (uint32_t)v->num_bits / 128;
-    for (int32_t w = 0; w < v->num_words && count <= most; w++) {
-        for (uint32_t bits = set->words[w]; bits; bits &= bits - 1) {
-            count++;
+/* The number of bits, at least if it is no more than `most`. */
+static uint32_t count_bits(const uint32_t *words, int32_t num_words, uint32_t most) {
+    enum { BLOCK = 16 };
+    uint32_t count = 0;
+    for (int32_t w = 0; w < num_words && count <= most; w += BLOCK) {
+        uint32_t any = 0;
+        int32_t end = w + BLOCK < num_words ? w + BLOCK : num_words;
+        for (int32_t k = w; k < end; k++) {
+            any |= words[k];
+        }
+        for (int32_t k = w; any && k < end; k++) {
+            for (uint32_t bits = words[k]; bits; bits &= bits - 1) {
+                count++;
+            }
         }
     }
+    return count;
+}
+
+/* Replaces a bit set of few bits by their list, which is to be shorter. */
+static void shrink(const di_vocab *v, di_token_set *set) {
+    uint32_t most = (uint32_t)v->num_bits / 128;
+    uint32_t count = count_bits(set->words, v->num_words, most);
     int32_t *ids = count <= most ? di_realloc_array(NULL, count + 1, sizeof *ids) : NULL;
     if (!ids) {
         return;
@@ -486,13 +513,14 @@ static void drop_settled_points(const di_vocab *v, di_token_set *set) {
     for (uint32_t p = 0; p < set->num_points; p++) {
         const di_trie *trie = &v->tries[set->points[p].trie];
         uint32_t node = set->points[p].node, end = trie->nodes[node].end;
-        bool open = false;
+        bool open = set->points[p].settled;
         for (uint32_t i = node + 1; i < end && !open; i++) {
             int32_t token = trie->nodes[i].token;
             open = token >= 0 && !(set->words[token / 32] >> token % 32 & 1);
         }
         if (open) {
-            set->points[kept++] = set->points[p];
+            set->points[kept] = set->points[p];
+            set->points[kept++].settled = true;
         }
     }
     set->num_points = kept;

@@ -38,19 +38,20 @@ static int plain_characters(const char *bytes, size_t size) {
     return count;
 }
 
-/* The classes of a token's characters. */
+/* The classes of a token's characters, of which the last may lack bytes. */
 static uint64_t classes_of(const char *bytes, size_t size) {
-    uint64_t classes = 0;
+    uint64_t classes = size > 0 ? 0 : 1ull << DI_CLASS_NONE;
     for (size_t at = 0; at < size;) {
-        uint32_t c;
-        int length = di_utf8_next(bytes + at, size - at, &c);
-        if (length == 0 || c == DI_UTF8_MALFORMED) {
-            return 1ull << DI_CLASS_NONE;
+        di_character_form f = di_character_form_of((uint8_t)bytes[at]);
+        classes |= 1ull << di_character_class((uint8_t)bytes[at++]);
+        for (int k = 0; k < f.more && at < size; k++, at++) {
+            uint8_t byte = (uint8_t)bytes[at];
+            if (byte < (k ? 0x80 : f.low) || byte > (k ? 0xBF : f.high)) {
+                return 1ull << DI_CLASS_NONE;
+            }
         }
-        classes |= 1ull << di_character_class((uint8_t)bytes[at]);
-        at += (size_t)length;
     }
-    return size > 0 ? classes : 1ull << DI_CLASS_NONE;
+    return classes;
 }
 
 static uint32_t shared_prefix(const entry *a, const entry *b) {
@@ -59,44 +60,6 @@ static uint32_t shared_prefix(const entry *a, const entry *b) {
         i++;
     }
     return i;
-}
-
-/* From sorted entries: a first pass counts the nodes, a second writes them; `open` holds the node
- * at each depth of the current path, whose end is set when it is left. */
-static bool build_trie(di_vocab *v, di_trie *trie, const entry *entries, size_t count,
-                       di_error *err) {
-    size_t total = 0;
-    for (size_t i = 0; i < count; i++) {
-        total += entries[i].size - (i ? shared_prefix(&entries[i - 1], &entries[i]) : 0);
-    }
-    trie->nodes =
-        total < UINT32_MAX ? di_realloc_array(NULL, total + 1, sizeof *trie->nodes) : NULL;
-    if (!trie->nodes) {
-        return di_fail(err, DI_ERR_NO_MEMORY, "no memory for a trie of %zu nodes", total);
-    }
-    uint32_t open[DI_VOCAB_MAX_TOKEN_BYTES] = {0}, depth = 0, n = 0;
-    for (size_t i = 0; i < count; i++) {
-        const entry *e = &entries[i];
-        uint32_t kept = i ? shared_prefix(&entries[i - 1], e) : 0;
-        while (depth > kept) {
-            trie->nodes[open[--depth]].end = n;
-        }
-        for (; depth < e->size; depth++, n++) {
-            open[depth] = n;
-            trie->nodes[n] = (di_trie_node){
-                .token = -1, .byte = (uint8_t)e->bytes[depth], .depth = (uint8_t)depth};
-        }
-        int32_t *token = &trie->nodes[open[e->size - 1]].token;
-        if (*token >= 0) {
-            v->same[e->id] = *token;
-        }
-        *token = e->id;
-    }
-    while (depth > 0) {
-        trie->nodes[open[--depth]].end = n;
-    }
-    trie->num_nodes = n;
-    return true;
 }
 
 /* ---- classes of characters ---- */
@@ -130,36 +93,71 @@ di_character_form di_character_form_of(uint8_t first) {
     return (di_character_form){more, low, high};
 }
 
-/* The classes below a node in the middle of a character, of which `more` bytes are to come, the
- * first of them between low and high. */
-static uint64_t below_middle(const di_trie *t, uint32_t node, int more, uint8_t low, uint8_t high) {
-    uint64_t classes = 0;
-    for (uint32_t i = node + 1; i < t->nodes[node].end; i = t->nodes[i].end) {
-        uint8_t byte = t->nodes[i].byte;
-        if (byte < low || byte > high) {
-            classes |= 1ull << DI_CLASS_NONE;
-        } else {
-            classes |= more > 1 ? below_middle(t, i, more - 1, 0x80, 0xBF) : t->below[i];
-        }
+/* Whether the byte goes on with the character that the node is in the middle of. */
+static bool continues(const di_trie_node *in, uint8_t byte) {
+    di_character_form f = di_character_form_of(in->byte);
+    bool second = in->byte >= 0xC0;
+    return in->lacks > 0 && byte >= (second ? f.low : 0x80) && byte <= (second ? f.high : 0xBF);
+}
+
+/* ---- tries ---- */
+
+/* From sorted entries: a first pass counts the nodes, a second writes them; `open` holds the node
+ * at each depth of the current path, whose end is set when it is left. */
+static bool build_trie(di_vocab *v, di_trie *trie, const entry *entries, size_t count,
+                       di_error *err) {
+    size_t total = 0;
+    for (size_t i = 0; i < count; i++) {
+        total += entries[i].size - (i ? shared_prefix(&entries[i - 1], &entries[i]) : 0);
     }
-    return classes;
+    trie->nodes =
+        total < UINT32_MAX ? di_realloc_array(NULL, total + 1, sizeof *trie->nodes) : NULL;
+    if (!trie->nodes) {
+        return di_fail(err, DI_ERR_NO_MEMORY, "no memory for a trie of %zu nodes", total);
+    }
+    uint32_t open[DI_VOCAB_MAX_TOKEN_BYTES] = {0}, depth = 0, n = 0;
+    for (size_t i = 0; i < count; i++) {
+        const entry *e = &entries[i];
+        uint32_t kept = i ? shared_prefix(&entries[i - 1], e) : 0;
+        while (depth > kept) {
+            trie->nodes[open[--depth]].end = n;
+        }
+        for (; depth < e->size; depth++, n++) {
+            open[depth] = n;
+            uint8_t byte = (uint8_t)e->bytes[depth];
+            const di_trie_node *parent = depth > 0 ? &trie->nodes[open[depth - 1]] : NULL;
+            int lacks = parent && continues(parent, byte) ? parent->lacks - 1
+                        : di_character_class(byte) != DI_CLASS_NONE
+                            ? di_character_form_of(byte).more
+                            : 0;
+            trie->nodes[n] = (di_trie_node){
+                .token = -1, .byte = byte, .depth = (uint8_t)depth, .lacks = (uint8_t)lacks};
+        }
+        di_trie_node *last = &trie->nodes[open[e->size - 1]];
+        last->twice = last->token >= 0;
+        v->same[e->id] = last->token;
+        last->token = e->id;
+    }
+    while (depth > 0) {
+        trie->nodes[open[--depth]].end = n;
+    }
+    trie->num_nodes = n;
+    return true;
 }
 
 static bool index_trie(const di_vocab *v, di_trie *t, size_t num_tokens, di_error *err) {
-    t->below = di_calloc(t->num_nodes + 1u, sizeof *t->below);
-    t->before = di_calloc(t->num_nodes + 1u, sizeof *t->before);
     t->order = di_calloc(num_tokens + 1, sizeof *t->order);
-    if (!t->nodes || !t->below || !t->before || !t->order) {
+    if (!t->order) {
         return di_fail(err, DI_ERR_NO_MEMORY, "no memory to index %u nodes", t->num_nodes);
     }
     uint32_t count = 0;
     for (uint32_t i = 0; i < t->num_nodes; i++) {
-        t->before[i] = count;
+        t->nodes[i].before = count;
         for (int32_t token = t->nodes[i].token; token >= 0; token = v->same[token]) {
             t->order[count++] = token;
         }
     }
-    t->before[t->num_nodes] = count;
+    t->nodes[t->num_nodes] = (di_trie_node){.before = count};
     for (uint32_t i = 0, byte = 0; byte <= 256; byte++) {
         while (i < t->num_nodes && t->nodes[i].byte < byte) {
             i = t->nodes[i].end;
@@ -168,13 +166,11 @@ static bool index_trie(const di_vocab *v, di_trie *t, size_t num_tokens, di_erro
     }
     for (uint32_t i = t->num_nodes; i-- > 0;) {
         for (uint32_t c = i + 1; c < t->nodes[i].end; c = t->nodes[c].end) {
-            uint8_t first = t->nodes[c].byte;
-            int class = di_character_class(first);
-            di_character_form f = di_character_form_of(first);
-            t->below[i] |= 1ull << class;
-            if (class != DI_CLASS_NONE) {
-                t->below[i] |= f.more ? below_middle(t, c, f.more, f.low, f.high) : t->below[c];
-            }
+            uint8_t byte = t->nodes[c].byte;
+            int class = t->nodes[i].lacks > 0 ? -1 : di_character_class(byte);
+            bool well = class >= 0 ? class != DI_CLASS_NONE : continues(&t->nodes[i], byte);
+            t->nodes[i].below |= !well ? 1ull << DI_CLASS_NONE
+                                       : t->nodes[c].below | (class >= 0 ? 1ull << class : 0);
         }
     }
     return true;
@@ -307,8 +303,6 @@ void di_vocab_destroy(di_vocab *v) {
     }
     for (int t = 0; t < DI_NUM_TRIES; t++) {
         di_free(v->tries[t].nodes);
-        di_free(v->tries[t].below);
-        di_free(v->tries[t].before);
         di_free(v->tries[t].order);
     }
     if (v->strings) {

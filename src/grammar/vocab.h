@@ -27,21 +27,22 @@ typedef struct di_vocab_token {
 /* A node is the byte on the edge that leads to it. Nodes lie in depth-first order, children by
  * byte, so the subtree of node i is [i, end). */
 typedef struct di_trie_node {
+    /* Bits of di_character_class: which classes of characters begin below, behind the one that the
+     * node is in the middle of. */
+    uint64_t below;
     uint32_t end;
-    int32_t token; /* the token that ends here, -1 = none; more of the same bytes: vocab.same */
+    uint32_t before; /* how many of `order` come before the node's own */
+    int32_t token;   /* the token that ends here, -1 = none; more of the same bytes: vocab.same */
     uint8_t byte;
     uint8_t depth; /* of its parent: 0 for a first byte */
+    uint8_t lacks; /* bytes of the character that it belongs to, behind it */
+    bool twice;    /* more tokens have the bytes of `token` */
 } di_trie_node;
 
 typedef struct di_trie {
-    di_trie_node *nodes;
+    di_trie_node *nodes; /* [num_nodes + 1], the last for its `before` alone */
     uint32_t num_nodes;
-    /* For skipping whole subtrees: which classes of characters stand below a node, a character
-     * beginning there; and the tokens in the order of their nodes, with the number of those before
-     * each node. */
-    uint64_t *below;  /* [num_nodes] bits of di_character_class */
-    uint32_t *before; /* [num_nodes + 1] */
-    int32_t *order;
+    int32_t *order;      /* tokens in the order of their nodes */
     uint32_t first[257]; /* the node where tokens begin whose first byte is no less */
 } di_trie;
 
@@ -66,6 +67,7 @@ enum {
 typedef struct di_token_point {
     uint32_t node;
     uint8_t trie;
+    bool settled; /* it has been found that some token behind it is still open */
     uint32_t tag;
 } di_token_point;
 
@@ -94,7 +96,7 @@ typedef struct di_vocab {
     uint32_t *plain[DI_VOCAB_PLAIN_CHARS + 1];
     int max_bytes; /* of the longest token in the trie */
     /* [32 num_words]: the classes of a token's characters, bits of di_character_class; that of
-     * DI_CLASS_NONE where it is no whole characters or no token at all. */
+     * DI_CLASS_NONE where it is no characters (the last may lack bytes) or no token at all. */
     uint64_t *classes;
     int32_t *stop_ids;
     int num_stop;
@@ -108,6 +110,16 @@ typedef struct di_vocab {
 di_vocab *di_vocab_create(const di_vocab_token *tokens, int32_t num_tokens, int32_t num_bits,
                           const int32_t *stop_ids, int num_stop, di_error *err);
 void di_vocab_destroy(di_vocab *v); /* NULL is allowed */
+
+/* Adds the tokens that end at a node to a mask. */
+static inline void di_trie_allow(const di_vocab *v, const di_trie_node *n, uint32_t *words) {
+    if (n->token >= 0) {
+        words[n->token / 32] |= 1u << n->token % 32;
+        for (int32_t same = n->twice ? v->same[n->token] : -1; same >= 0; same = v->same[same]) {
+            words[same / 32] |= 1u << same % 32;
+        }
+    }
+}
 
 /* token_set.c */
 di_token_set *di_token_set_of_strings(const di_vocab *v, di_error *err);
