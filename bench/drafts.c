@@ -1,6 +1,7 @@
 /* Speed with drafts against speed without, on the demo model: engines with drafts off, all verified
- * (fixed) and priced are open at once and take turns at the same requests, so that whatever else
- * the machine does meets all of them; the best of some turns counts.
+ * (fixed) and priced are open at once and take turns at the same requests, in another order each
+ * time, so that whatever else the machine does meets all of them. A second engine without drafts
+ * shows how far that goes. Ratios: of the best turns, and the median of those within each turn.
  *
  *     drafts [MODEL] [TOKENS] [TURNS]
  *
@@ -11,9 +12,9 @@
 #include "base/clock.h"
 #include "deepinfer/deepinfer.h"
 
-enum { OFF, FIXED, PRICED, MODES, MOST = 64 };
+enum { OFF, AGAIN, FIXED, PRICED, MODES, MOST = 64, MOST_TURNS = 200 };
 
-static const char *const names[MODES] = {"off", "fixed 5", "priced"};
+static const char *const names[MODES] = {"off", "off again", "fixed 5", "priced"};
 
 static const char *const subjects[] = {
     "a ghost",       "the sea",  "an old house", "two brothers",
@@ -26,7 +27,7 @@ static di_engine *open_engine(const char *model, int mode, int batch) {
     di_engine_options_init(&o, sizeof o);
     o.model = model;
     o.max_num_seqs = batch;
-    o.num_drafts = mode == OFF ? 0 : 5;
+    o.num_drafts = mode == OFF || mode == AGAIN ? 0 : 5;
     o.spec_mode = mode == FIXED ? DI_SPEC_FIXED : DI_SPEC_PRICED;
     di_engine *e = di_engine_open(&o, &err);
     if (!e) {
@@ -86,8 +87,24 @@ static void print_drafts(di_engine *e) {
            100 * made / (double)s.completion_tokens);
 }
 
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Of the first engine's seconds over this one's, turn by turn. */
+static double median_ratio(const double *off, const double *mine, int turns) {
+    double ratios[MOST_TURNS];
+    for (int i = 0; i < turns; i++) {
+        ratios[i] = off[i] / mine[i];
+    }
+    qsort(ratios, (size_t)turns, sizeof *ratios, by_value);
+    return (ratios[turns / 2] + ratios[(turns - 1) / 2]) / 2;
+}
+
 static void compare(const char *model, int batch, double temperature, int tokens, int turns) {
     di_engine *engines[MODES];
+    static double seconds[MODES][MOST_TURNS];
     double best[MODES];
     for (int m = 0; m < MODES; m++) {
         engines[m] = open_engine(model, m, batch);
@@ -95,14 +112,17 @@ static void compare(const char *model, int batch, double temperature, int tokens
         best[m] = 1e9;
     }
     for (int turn = 1; turn <= turns; turn++) {
-        for (int m = 0; m < MODES; m++) {
-            double seconds = run(engines[m], batch, temperature, tokens, turn);
-            best[m] = seconds < best[m] ? seconds : best[m];
+        for (int k = 0; k < MODES; k++) {
+            int m = (turn + (turn % 2 ? k : MODES - k)) % MODES;
+            double took = run(engines[m], batch, temperature, tokens, turn);
+            seconds[m][turn - 1] = took;
+            best[m] = took < best[m] ? took : best[m];
         }
     }
     for (int m = 0; m < MODES; m++) {
-        printf("%6d %6.1f  %-8s %9.0f %8.2f", batch, temperature, names[m],
-               batch * (tokens - 1) / best[m], best[OFF] / best[m]);
+        printf("%6d %6.1f  %-9s %9.0f %8.3f %8.3f", batch, temperature, names[m],
+               batch * (tokens - 1) / best[m], best[OFF] / best[m],
+               median_ratio(seconds[OFF], seconds[m], turns));
         print_drafts(engines[m]);
         putchar('\n');
         di_engine_close(engines[m]);
@@ -113,7 +133,8 @@ static void compare(const char *model, int batch, double temperature, int tokens
 int main(int argc, char **argv) {
     const char *model = argc > 1 ? argv[1] : "models/demo";
     int tokens = argc > 2 ? atoi(argv[2]) : 96, turns = argc > 3 ? atoi(argv[3]) : 7;
-    printf("%6s %6s  %-8s %9s %8s\n", "batch", "T", "mode", "tokens/s", "x off");
+    turns = turns < 1 ? 1 : turns > MOST_TURNS ? MOST_TURNS : turns;
+    printf("%6s %6s  %-9s %9s %8s %8s\n", "batch", "T", "mode", "tokens/s", "x off", "median");
     for (int batch = 1; batch <= MOST; batch *= 8) {
         for (int t = 0; t < 2; t++) {
             compare(model, batch, t, tokens, batch < 64 ? turns : (turns + 1) / 2);

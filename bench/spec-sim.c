@@ -8,7 +8,8 @@
  * acceptance, which wavers from draft to draft around it; the confidence head sees it with some
  * noise, the pricer sees step times with some. The oracle knows the true acceptance of the drafts
  * at hand and the true costs, and tries every budget and every share of answers that get drafts: no
- * scheduler may do that, for its answers would not be exact (sched/price.h).
+ * scheduler may do that, for its answers would not be exact (sched/price.h). Whoever drafts pays
+ * for the draft model's context in every step.
  *
  * Goal: priced at least as good as no drafts and as the best fixed number at every point, within
  * 2 %. */
@@ -24,6 +25,7 @@
 enum { DRAFTS = 5, MOST = 512, LIFE = 200, ROUNDS = 40000, LEAST_STEPS = 400, SHARES = 4 };
 
 static const double waver = 0.8, head_noise = 0.3, time_noise = 0.03;
+static const double context_share = 0.03; /* of a step, that the draft model's context costs */
 static const double acceptances[] = {0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0 /* mixed */};
 enum { KINDS = sizeof acceptances / sizeof *acceptances };
 
@@ -248,7 +250,8 @@ static double run_fixed(const machine *m, double acceptance, int n, int length) 
                 make_drafts(&s.users[i]);
             }
         }
-        s.seconds += step_time(m, rows) + draft_time(m, length ? n : 0);
+        s.seconds += step_time(m, rows) * (length ? 1 + context_share : 1);
+        s.seconds += draft_time(m, length ? n : 0);
     }
     return s.tokens / s.seconds;
 }
@@ -283,7 +286,7 @@ static double run_oracle(const machine *m, double acceptance, int n, int drafter
             }
         }
         for (int b = 0; b <= all; b++) {
-            seconds[b] = step_time(m, n + b) + draft_time(m, drafters);
+            seconds[b] = step_time(m, n + b) * (1 + context_share) + draft_time(m, drafters);
         }
         double rate;
         di_slots slots = {survival, limits, n, DRAFTS};
@@ -312,6 +315,21 @@ static void file(di_pricer *p, di_job *job, user *u) {
     di_pricer_file(p, job, &law, z, DRAFTS);
 }
 
+static const di_job fresh = {.max_len = 1000000};
+
+/* As the scheduler asks: a row for each job. True: somebody's context is kept. */
+static bool ask_context(di_pricer *p, di_job *jobs, int n) {
+    bool any = false;
+    for (int i = 0; i < n; i++) {
+        di_seq *seq = &jobs[i].seq;
+        bool wanted = di_pricer_wants_context(p, &jobs[i]);
+        seq->len++;
+        seq->draft_from = wanted ? seq->draft_from : seq->len;
+        any = any || wanted;
+    }
+    return any;
+}
+
 static double run_priced(const machine *m, double acceptance, int n) {
     static sim s;
     static di_job jobs[MOST];
@@ -330,7 +348,9 @@ static double run_priced(const machine *m, double acceptance, int n) {
     }
     di_cost_init(&p.cost, &m->step, &m->draft, m->stepped);
     open_sim(&s, m, acceptance, n);
-    memset(jobs, 0, sizeof jobs);
+    for (int i = 0; i < n; i++) {
+        jobs[i] = fresh;
+    }
     for (int t = 0, steps = steps_of(n); t < steps; t++) {
         count_from_here(&s, t, steps);
         int rows = n, drafted = 0, all = 0;
@@ -347,6 +367,7 @@ static double run_priced(const machine *m, double acceptance, int n) {
                 jobs[i].verify = lengths[i];
             }
         }
+        bool context = ask_context(&p, jobs, n);
         di_pricer_proposals(&p, list, n);
         for (int i = 0; i < n; i++) {
             int accepted, mine = jobs[i].verify;
@@ -358,14 +379,15 @@ static double run_priced(const machine *m, double acceptance, int n) {
             }
             jobs[i].num_drafts = 0;
             if (ended) {
-                jobs[i] = (di_job){0};
+                jobs[i] = fresh;
             }
             if (propose) { /* one that ended has made them for nothing */
                 drafted++;
                 file(&p, &jobs[i], &s.users[i]);
             }
         }
-        double step = step_time(m, rows), draft = draft_time(m, drafted);
+        double step = step_time(m, rows) * (context ? 1 + context_share : 1);
+        double draft = draft_time(m, drafted);
         double noise = 1 + time_noise * normal();
         s.seconds += step + draft;
         di_cost_learn_forward(&p.cost, rows, 0, step * noise);

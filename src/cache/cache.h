@@ -95,6 +95,9 @@ typedef struct di_seq {
     di_hash chain;     /* of the first num_published blocks */
     int num_published; /* full blocks that are published (or found published already) */
     int32_t rolling;   /* the snapshot that moved along with this sequence; 0 = none */
+    /* The draft model's context is there from this position on. The scheduler's to write; snapshots
+     * keep it. */
+    int64_t draft_from;
 } di_seq;
 
 /* Takes a slot; the sequence is empty and its hash chain begins with `salt` (tenants must not see

@@ -54,6 +54,8 @@ bool di_seq_open_at(di_cache *cache, di_seq *seq, di_hash salt, const int32_t *t
     }
     di_cache_add_copy(cache, cache->o.num_slots + last->snapshot, seq->slot);
     seq->len = resume;
+    int64_t from = cache->snapshots.all[last->snapshot].draft_from;
+    seq->draft_from = from < resume ? from : resume;
     seq->num_published = (int)wanted;
     seq->chain = cache->blocks.hashes[cache->walked[wanted - 1]];
     return true;
@@ -166,6 +168,7 @@ void di_seq_snapshot(di_cache *cache, di_seq *seq, int64_t written, bool rolling
         cache->snapshots.all[own].owner = 0;
     }
     di_snapshots_attach(&cache->snapshots, n, seq->chain, rolling ? seq->slot : 0);
+    cache->snapshots.all[n].draft_from = seq->draft_from;
     block->snapshot = n;
     seq->rolling = rolling ? n : seq->rolling;
     di_cache_add_copy(cache, seq->slot, cache->o.num_slots + n);

@@ -339,8 +339,10 @@ static void draft(di_device *d, di_work *w) {
         }
         w->num_drafted++;
         b.rows[b.count] = i;
-        b.parts[b.count++] =
-            (di_draft_rows){anchor, w->parts[i].slot, r->tokens[r->num_tokens - 1].id};
+        b.parts[b.count++] = (di_draft_rows){.pos0 = anchor,
+                                             .slot = w->parts[i].slot,
+                                             .anchor = r->tokens[r->num_tokens - 1].id,
+                                             .context_from = row->draft_from};
         if (b.count == most) {
             propose(&b);
         }

@@ -220,6 +220,7 @@ static void fill_part(di_work *w, int i, int32_t *to) {
         .num_tokens = n,
         .num_logits = row->num_logits - drafts,
         .replay_from = pos0 < job->num_prompt ? job->replay_from : 0,
+        .no_context = row->no_context,
     };
     for (int64_t k = 1; k <= DI_MODEL_LOOK_BACK && k <= pos0; k++) {
         part->before[DI_MODEL_LOOK_BACK - k] = job->tokens[pos0 - k];

@@ -134,7 +134,7 @@ static int32_t likeliest(void *user, int i, int j, const float *logits) {
 /* A round of drafts for n answers, as their first token's. */
 static bool run_draft(bench *b, int n, di_error *err) {
     for (int i = 0; i < n; i++) {
-        b->drafts[i] = (di_draft_rows){1, b->seqs[i].slot, b->tokens[i]};
+        b->drafts[i] = (di_draft_rows){.pos0 = 1, .slot = b->seqs[i].slot, .anchor = b->tokens[i]};
     }
     return di_model_draft(b->parts->model, b->drafts, n, likeliest, b, b->proposed, b->confidence,
                           err);

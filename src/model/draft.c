@@ -40,6 +40,7 @@ static void build_pass(di_model *m, const di_draft_rows *parts, int n, di_pass *
             .num_rows = size,
             .pos0 = parts[i].pos0,
             .slot = parts[i].slot,
+            .window_start = parts[i].context_from,
             .draft = true,
         };
         for (int j = 0; j < size; j++) {

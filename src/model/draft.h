@@ -11,11 +11,12 @@
 #include "model/model.h"
 
 /* One sequence of a round. The model was made with drafts, and every token before the anchor has
- * been through di_model_forward. */
+ * been through di_model_forward, those from context_from on not with no_context. */
 typedef struct di_draft_rows {
     int64_t pos0; /* of the anchor: so many tokens' state is stored */
     int32_t slot;
     int32_t anchor; /* x0 */
+    int64_t context_from;
 } di_draft_rows;
 
 /* Draws token j (0 .. block size - 1) of sequence i from its logits f32 [vocab_size]. -1: no more

@@ -88,6 +88,7 @@ struct di_model {
     const di_queue_ops *queue;              /* the backend's; NULL: it has none */
     bool device_hash;                       /* n-grams are hashed on the device */
     bool branches;                          /* being recorded: ops may run beside each other */
+    bool context;                           /* this call keeps the draft model's context */
     struct di_programs *programs;           /* queue.c; NULL: none */
     di_observer observer;
     void *observer_user;

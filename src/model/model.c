@@ -320,9 +320,11 @@ static bool build_passes(di_model *m, const di_model_rows *parts, int count) {
     int row0 = 0;
     pass_begin(m, &in->all);
     pass_begin(m, &in->kept);
+    m->context = false;
     for (int i = 0; i < count; i++) {
         const di_model_rows *p = &parts[i];
         replay = replay || p->replay_from > 0;
+        m->context = m->context || (m->o.drafts && !p->no_context);
         add_rows(&in->all, p, row0, p->pos0, 0);
         int64_t from = m->o.replay_by_mask ? p->pos0 : kept_from(p);
         add_rows(&in->kept, p, row0, from, p->replay_from);

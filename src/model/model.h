@@ -58,6 +58,9 @@ typedef struct di_model_rows {
      * there too. 0 = exact. Rows before it have no logits. Callers must see to it that
      * replay_from <= prompt length - (sliding_window + B). */
     int64_t replay_from;
+    /* With drafts: nothing of the draft model's context is wanted of these rows. It is left out
+     * where no part of the call wants it. */
+    bool no_context;
 } di_model_rows;
 
 /* The next num_tokens tokens of a sequence; `all` are its tokens from position 0 on. */

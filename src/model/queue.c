@@ -130,6 +130,7 @@ static void fill_small(di_model *m, const di_model_rows *parts, int n, int rows,
 }
 
 static void run_small(di_model *m, int rows) {
+    m->context = m->o.drafts; /* a program is for every step */
     di_graph_run(m, false);
     di_graph_head(m, rows);
 }
@@ -205,6 +206,7 @@ static void run_longest(di_model *m, int64_t tokens) {
     };
     in->all.any_image = false;
     di_graph_fill(&in->all);
+    m->context = m->o.drafts;
     di_graph_run(m, false);
     di_graph_head(m, logits);
 }

@@ -284,7 +284,7 @@ static void engram(di_model *m, const di_pass *pass, int l) {
 /* What the drafts see of the target: the mean of the streams that enter a block. */
 static void tap(di_model *m, const di_pass *pass, int l) {
     const di_config *c = m->c;
-    for (int i = 0; m->o.drafts && i < c->num_dspark_targets; i++) {
+    for (int i = 0; m->context && i < c->num_dspark_targets; i++) {
         if (c->dspark_target_layer_ids[i] == l) {
             size_t width = (size_t)c->num_dspark_targets * (size_t)c->hidden_size;
             m->be->ops->stream_mean(m->be, m->a.h, pass->step.num_rows, c->hc_mult, c->hidden_size,
@@ -399,7 +399,7 @@ void di_graph_run(di_model *m, bool replay) {
         bool cut = pass == kept && l == c->boundary_layer && pass->step.num_rows < n;
         layer(m, pass, l, x_is_ready(m, l) && !cut, cut);
     }
-    if (m->o.drafts) {
+    if (m->context) {
         draft_context(m, pass);
     }
 }

@@ -24,8 +24,8 @@ typedef struct di_job di_job;
 /* State of a preempted job in host memory. Held by the job and by every plan that moves it, for a
  * job may end while the device has yet to write there. */
 typedef struct di_host_state {
-    int holders; /* the step thread's to count */
-    int64_t len; /* tokens */
+    int holders;             /* the step thread's to count */
+    int64_t len, draft_from; /* tokens, as the sequence's */
     size_t bytes;
     unsigned char data[];
 } di_host_state;
@@ -72,6 +72,7 @@ struct di_job {
     float known[DI_MAX_DRAFTS]; /* running mean of survival over rounds that have been decided */
     uint64_t rounds;            /* how many those are */
     uint64_t proposed_at;       /* the pricer's turn */
+    bool probe;                 /* the pricer tries whether its drafts would pay */
     int verify;                 /* most drafts in the plan being made */
     bool propose;               /* new ones are wanted at the end of the last planned output */
     di_host_state *host_state;  /* or NULL */

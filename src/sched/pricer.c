@@ -13,11 +13,17 @@ static const double own_prior = 6, own_most = 40; /* rounds that the mean over a
 static const double fade = 0.999;                 /* of older rounds in the means by place */
 static const double prior_tests = 32;             /* that say the head is right */
 static const double trial_share = 0.005;          /* of the time */
-static const double least_gain = 1.01; /* for which drafts are begun; for any they go on */
+static const double least_gain = 1.01;    /* for which drafts are begun; for any they go on */
+static const int64_t least_context = 64;  /* tokens of it, for drafts to be worth looking at */
+static const double context_share = 0.02; /* of a step, that keeping it is taken to cost */
+static const int most_vain_turns = 64, most_probe_rounds = 6;
+static const double probe_share = 0.0025, most_patience = 4;
+static const double patience_without_new = 2; /* before an answer is asked in the middle */
 
 bool di_pricer_create(di_pricer *p, const di_pricer_options *o, di_error *err) {
     size_t seqs = (size_t)o->max_num_seqs, drafts = seqs * (size_t)o->num_drafts;
-    *p = (di_pricer){.o = *o, .profile_rounds = prior_rounds};
+    *p = (di_pricer){.o = *o, .profile_rounds = prior_rounds, .patience = 1};
+    p->vain_turns = most_vain_turns; /* nothing has paid yet */
     double survival = 1;
     for (int j = 0; j < o->num_drafts; j++) {
         p->profile[j] = (float)(survival *= prior_acceptance);
@@ -215,7 +221,8 @@ static int choose(di_pricer *p, di_job *const *jobs, int n) {
         fill_known(p, jobs[p->order[i]], p->o.num_drafts, i);
     }
     di_cost_steps(&p->cost, n, n * p->o.num_drafts + 1, mean_context(jobs, n), p->seconds);
-    double best = (p->chosen_share > 0 ? 1 : least_gain) * n / p->seconds[0];
+    double gain = (1 + context_share) * (p->chosen_share > 0 ? 1 : least_gain);
+    double best = gain * n / p->seconds[0];
     int chosen = 0, last = 0;
     for (int t = 1; t <= TRIES; t++) {
         int m = (int)(((long)n * t + TRIES - 1) / TRIES);
@@ -230,36 +237,136 @@ static int choose(di_pricer *p, di_job *const *jobs, int n) {
     return chosen;
 }
 
-/* The job without drafts whose last ones are longest ago, if it is time to try one. */
-static void try_one(di_pricer *p, di_job *const *jobs, int n) {
+/* The job without drafts whose last ones are longest ago, and that can have some. */
+static di_job *oldest_without(di_job *const *jobs, int n, bool (*suits)(const di_job *)) {
     di_job *oldest = NULL;
-    p->since_trial += di_cost_step(&p->cost, n, mean_context(jobs, n));
     for (int i = 0; i < n; i++) {
-        if (!jobs[i]->propose && (!oldest || jobs[i]->proposed_at < oldest->proposed_at)) {
-            oldest = jobs[i];
+        di_job *job = jobs[i];
+        if (!job->propose && suits(job) && (!oldest || job->proposed_at < oldest->proposed_at)) {
+            oldest = job;
         }
     }
+    return oldest;
+}
+
+/* Half a window of context will do. */
+static bool has_context(const di_job *job) {
+    return job->seq.draft_from == 0 || job->seq.len - job->seq.draft_from >= least_context;
+}
+
+/* While drafts pay for others: who has none is tried as often as the share allows. */
+static void try_one(di_pricer *p, di_job *const *jobs, int n) {
+    di_job *oldest = oldest_without(jobs, n, has_context);
     if (oldest && p->since_trial * trial_share > di_cost_draft(&p->cost, 1)) {
         oldest->propose = true;
         p->since_trial = 0;
     }
 }
 
-void di_pricer_proposals(di_pricer *p, di_job *const *jobs, int n) {
-    int chosen = n;
-    p->turn++;
-    if (p->o.priced && n > 0) {
-        rank(p, jobs, n);
-        chosen = choose(p, jobs, n);
+/* ---- context and probes -----------------------------------------------------------------------*/
+
+/* It goes on for long enough to be asked in the middle. */
+static bool lasts(const di_job *job) {
+    return job->max_len - job->num_tokens > 2 * least_context;
+}
+
+static double probe_due(const di_pricer *p) {
+    return p->patience * p->probe_cost / probe_share;
+}
+
+static void begin_probe(di_pricer *p, di_job *job) {
+    job->probe = p->probing = true;
+    p->probe_rounds = 0;
+    p->probe_seen = p->turn;
+    p->probe_cost = p->since_trial = 0;
+}
+
+static void end_probe(di_pricer *p, di_job *job) {
+    if (job) {
+        job->probe = false;
     }
+    p->probing = false;
+    p->since_trial = 0;
+    p->patience = p->patience < most_patience ? 2 * p->patience : most_patience;
+}
+
+bool di_pricer_wants_context(di_pricer *p, di_job *job) {
+    if (!p->idle) {
+        return true;
+    }
+    if (!p->probing && job->seq.len == job->opened_len && p->since_trial > probe_due(p)) {
+        begin_probe(p, job);
+    }
+    return job->probe;
+}
+
+/* The probe has its rounds. Without one, and if none has begun for long, an answer in the middle
+ * becomes it. */
+static void probe(di_pricer *p, di_job *const *jobs, int n, double step) {
+    enum { LOST = 1000 }; /* it has ended, or waits for its turn */
+    di_job *job = NULL;
     for (int i = 0; i < n; i++) {
-        jobs[i]->propose = !p->o.priced;
+        jobs[i]->probe = jobs[i]->probe && p->probing && !job;
+        job = jobs[i]->probe ? jobs[i] : job;
     }
-    for (int i = 0; p->o.priced && i < chosen; i++) {
-        jobs[p->order[i]]->propose = true;
+    if (p->probing && (job || p->turn - p->probe_seen < LOST)) {
+        p->probe_cost += context_share * step;
+    } else if (p->probing) {
+        end_probe(p, NULL);
+    } else if (p->since_trial > patience_without_new * probe_due(p)) {
+        job = oldest_without(jobs, n, lasts);
+        if (job) {
+            begin_probe(p, job);
+        }
     }
-    if (p->o.priced && chosen < n) {
+    if (job && p->probing) {
+        p->probe_seen = p->turn;
+        if (has_context(job)) {
+            job->propose = true;
+            p->probe_cost += di_cost_draft(&p->cost, 1);
+            if (++p->probe_rounds >= most_probe_rounds) {
+                end_probe(p, job);
+            }
+        }
+    }
+}
+
+/* Drafts have to pay for nobody for a while before everybody's context goes. */
+static void settle(di_pricer *p, int chosen) {
+    if (chosen > 0) {
+        p->idle = p->probing = false;
+        p->vain_turns = 0;
+        p->patience = 1;
+    } else if (!p->idle && ++p->vain_turns > most_vain_turns) {
+        p->idle = true;
+        p->since_trial = 0;
+        p->probe_cost = most_probe_rounds * di_cost_draft(&p->cost, 1);
+    }
+}
+
+static void propose_priced(di_pricer *p, di_job *const *jobs, int n) {
+    rank(p, jobs, n);
+    int chosen = choose(p, jobs, n);
+    double step = di_cost_step(&p->cost, n, mean_context(jobs, n));
+    settle(p, chosen);
+    for (int i = 0; i < n; i++) {
+        jobs[p->order[i]]->propose = i < chosen && has_context(jobs[p->order[i]]);
+    }
+    p->since_trial += step;
+    if (p->idle) {
+        probe(p, jobs, n, step);
+    } else if (chosen < n) {
         try_one(p, jobs, n);
+    }
+}
+
+void di_pricer_proposals(di_pricer *p, di_job *const *jobs, int n) {
+    p->turn++;
+    for (int i = 0; i < n; i++) {
+        jobs[i]->propose = true;
+    }
+    if (p->o.priced && n > 0) {
+        propose_priced(p, jobs, n);
     }
     for (int i = 0; i < n; i++) {
         jobs[i]->proposed_at = jobs[i]->propose ? p->turn : jobs[i]->proposed_at;

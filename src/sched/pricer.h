@@ -7,6 +7,12 @@
  * are made for those answers for which they pay for themselves, the draft model's own time
  * included; where they do not, one answer is tried now and then, as often as costs half a percent.
  *
+ * The draft model needs its context of an answer, which costs every row something. Once drafts have
+ * paid for nobody for a while, it is kept for nobody but a probe: one answer, from its beginning if
+ * one begins, else from where it is, and as soon as it has context enough, a few rounds in a row
+ * show what its drafts are worth. Probes come as often as costs a quarter of a percent, and less
+ * often the longer they have been in vain.
+ *
  * Confidences are the head's, at a temperature of their place in the block, times what experience
  * says (accepted over expected, by place).
  *
@@ -48,6 +54,13 @@ typedef struct di_pricer {
     uint64_t turn;       /* of proposals */
     double chosen_share; /* of the jobs, that had drafts made when that was last asked */
     double since_trial;  /* seconds of steps predicted since an answer was tried */
+    bool idle;           /* drafts pay for nobody: no context is kept but the probe's */
+    int vain_turns;      /* in which they paid for nobody, since they last did */
+    bool probing;        /* some job is the probe */
+    int probe_rounds;    /* that it has had drafts */
+    uint64_t probe_seen; /* turn in which it last had a row */
+    double probe_cost;   /* seconds, of the last one or of this one so far */
+    double patience;     /* probes come this many times less often than their share allows */
     uint64_t broken;     /* confidences that were no number */
     di_price_scratch scratch;
     float *survival;               /* [max_num_seqs, num_drafts] */
@@ -79,6 +92,10 @@ void di_pricer_resolve(di_pricer *p, di_job *job, int verified, int accepted);
  * at. */
 int di_pricer_budget(di_pricer *p, di_job *const *jobs, const int *limits, int n, int rows,
                      int most);
+
+/* Whether the draft model's context is wanted of the job's next rows. Asked for each of them while
+ * a step is planned; may make the job the probe. */
+bool di_pricer_wants_context(di_pricer *p, di_job *job);
 
 /* Sets job->propose of n jobs that will each give a token in a step. */
 void di_pricer_proposals(di_pricer *p, di_job *const *jobs, int n);

@@ -297,7 +297,8 @@ static void keep_state(di_sched *s, const di_sched_costs *costs, di_plan *plan, 
     }
     job->host_state = di_alloc(sizeof *job->host_state + bytes);
     if (job->host_state) {
-        *job->host_state = (di_host_state){.holders = 1, .len = job->seq.len, .bytes = bytes};
+        *job->host_state = (di_host_state){
+            .holders = 1, .len = job->seq.len, .draft_from = job->seq.draft_from, .bytes = bytes};
     }
     if (!job->host_state || !add_move(plan, job, true)) {
         di_free(job->host_state);
@@ -386,7 +387,7 @@ static int64_t wanted_rows(const di_sched *s, const di_plan *plan, const di_job 
 }
 
 /* Plans n rows of a running job that has its blocks. */
-static void give(di_plan *plan, di_job *job, int n) {
+static void give(const di_sched *s, di_plan *plan, di_job *job, int n) {
     di_plan_row *row = &plan->rows[plan->num_rows];
     int beyond = (int)(job->seq.len + n - di_job_target(job)); /* drafts */
     int outputs = beyond >= 0 ? 1 + beyond : 0;
@@ -398,6 +399,7 @@ static void give(di_plan *plan, di_job *job, int n) {
         .num_logits = prompt ? n : outputs,
         .outputs = outputs,
         .in_flight = job->in_flight,
+        .no_context = s->pricer && !di_pricer_wants_context(s->pricer, job),
     };
     job->plan_row = plan->num_rows++;
     job->seq.len += n;
@@ -422,7 +424,7 @@ static int serve(di_sched *s, const di_sched_costs *costs, di_plan *plan, di_job
         return 0;
     }
     snapshot_if_wanted(s, job);
-    give(plan, job, (int)n);
+    give(s, plan, job, (int)n);
     return (int)n;
 }
 
@@ -545,6 +547,7 @@ static bool restore(di_sched *s, di_plan *plan, di_job *job) {
         return false;
     }
     job->seq.len = job->host_state->len;
+    job->seq.draft_from = job->host_state->draft_from;
     forget_host_state(s, job); /* the plan holds it */
     return true;
 }
@@ -692,8 +695,18 @@ static void choose_proposals(di_sched *s, di_plan *plan) {
     }
 }
 
+static void note_context(di_plan *plan) {
+    for (int i = 0; i < plan->num_rows; i++) {
+        di_plan_row *row = &plan->rows[i];
+        di_seq *seq = &row->job->seq;
+        seq->draft_from = row->no_context ? seq->len : seq->draft_from;
+        row->draft_from = seq->draft_from;
+    }
+}
+
 static void finish_plan(di_sched *s, di_plan *plan) {
     count_drafts(plan, plan->num_drafts); /* some may have been preempted since */
+    note_context(plan);
     choose_proposals(s, plan);
     plan->num_copies = di_cache_take_copies(s->cache, plan->copies, plan->max_copies);
     for (int i = 0; i < plan->num_rows; i++) {

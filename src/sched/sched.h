@@ -49,12 +49,14 @@ typedef struct di_sched_stats {
 
 typedef struct di_plan_row {
     di_job *job;
-    int64_t pos0;   /* upper bound, if the job has a step with drafts in flight */
-    int num_tokens; /* those of drafts included */
-    int num_logits; /* rows with logits, the last ones; 0, 1, or all (prompt_logits) */
-    int outputs;    /* most tokens it can give: 0, or 1 + most drafts, whose rows are the last */
-    int in_flight;  /* of the job, before this row */
-    bool propose;   /* drafts are wanted for what follows */
+    int64_t pos0;    /* upper bound, if the job has a step with drafts in flight */
+    int num_tokens;  /* those of drafts included */
+    int num_logits;  /* rows with logits, the last ones; 0, 1, or all (prompt_logits) */
+    int outputs;     /* most tokens it can give: 0, or 1 + most drafts, whose rows are the last */
+    int in_flight;   /* of the job, before this row */
+    bool propose;    /* drafts are wanted for what follows */
+    bool no_context; /* nothing is wanted of the draft model's context */
+    int64_t draft_from; /* where that begins behind the row */
 } di_plan_row;
 
 /* State of a job to be moved before the step's forward, with its seq as it was then. */

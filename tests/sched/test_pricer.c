@@ -142,6 +142,7 @@ static void open_world(world *w, bool priced, double each) {
     for (int i = 0; i < SEQS; i++) {
         w->list[i] = &w->jobs[i];
         w->jobs[i].seq.len = 100;
+        w->jobs[i].max_len = 1000000;
         w->limits[i] = DRAFTS;
     }
 }
@@ -260,30 +261,101 @@ static int proposals(world *w) {
     return count;
 }
 
-/* Where drafts do not pay, trials find out when they do again, and cost half a percent. */
+/* As the scheduler asks: a row for each job, then whose drafts are wanted. Returns how many are;
+ * *context: of how many jobs the context is kept. */
+static int turn(world *w, int *context) {
+    *context = 0;
+    for (int i = 0; i < SEQS; i++) {
+        di_seq *seq = &w->jobs[i].seq;
+        bool wanted = di_pricer_wants_context(&w->p, &w->jobs[i]);
+        seq->len++;
+        seq->draft_from = wanted ? seq->draft_from : seq->len;
+        *context += wanted;
+    }
+    int made = proposals(w);
+    for (int i = 0; i < SEQS; i++) {
+        const di_seq *seq = &w->jobs[i].seq;
+        assert_true(!w->jobs[i].propose || seq->draft_from == 0 ||
+                    seq->len - seq->draft_from >= 64);
+    }
+    return made;
+}
+
+/* Where drafts do not pay, nothing of the draft model runs but probes, which find out when they do
+ * again; the longer they are in vain, the rarer they are. */
 static void test_drafts_are_made_where_they_pay(void **state) {
     (void)state;
     world w;
+    int context;
     open_world(&w, true, 0.0001);
     live(&w, 2, 50);
-    assert_int_equal(proposals(&w), SEQS);
+    for (int k = 0; k < 100; k++) {
+        assert_int_equal(turn(&w, &context), SEQS);
+        assert_int_equal(context, SEQS);
+    }
     live(&w, -4, 200);
-    long made = 0, steps = 5000;
+    long made[2] = {0}, kept = 0, steps = 50000;
     bool tried[SEQS] = {false};
-    for (long k = 0; k < steps; k++) {
-        made += proposals(&w);
+    for (long k = 0; k < 100; k++) { /* they go on for a while */
+        turn(&w, &context);
+    }
+    for (long k = 0; k < 2 * steps; k++) {
+        made[k / steps] += turn(&w, &context);
+        assert_in_range(context, 0, 1);
+        kept += context;
         for (int i = 0; i < SEQS; i++) {
             tried[i] |= w.jobs[i].propose;
         }
     }
-    double share = (double)made * di_cost_draft(&w.p.cost, 1) /
-                   ((double)steps * di_cost_step(&w.p.cost, SEQS, 100));
-    assert_true(made > 0 && share < 0.006);
+    double step = di_cost_step(&w.p.cost, SEQS, 100);
+    double spent = (double)(made[0] + made[1]) * di_cost_draft(&w.p.cost, 1);
+    double share = (spent + 0.02 * (double)kept * step) / (2 * (double)steps * step);
+    print_message("    %ld drafts in %ld steps, then %ld; context of %ld; %.3f %% of the time\n",
+                  made[0], steps, made[1], kept, 100 * share);
+    assert_true(made[0] > made[1] && made[1] >= 6 && share < 0.0025);
     for (int i = 0; i < SEQS; i++) {
         assert_true(tried[i]);
     }
     live(&w, 2, 50);
-    assert_int_equal(proposals(&w), SEQS);
+    for (int k = 0; k < 70; k++) { /* until there is context enough */
+        turn(&w, &context);
+    }
+    assert_int_equal(context, SEQS);
+    assert_int_equal(turn(&w, &context), SEQS);
+    di_pricer_destroy(&w.p);
+}
+
+/* Where drafts never paid, the next answer that begins is the probe. */
+static void test_a_probe_is_an_answer_that_begins(void **state) {
+    (void)state;
+    world w;
+    int context;
+    open_world(&w, true, 0.1);
+    for (int k = 0; !w.p.idle || w.p.since_trial < 1.2 * w.p.probe_cost / 0.0025; k++) {
+        assert_true(k < 100000);
+        turn(&w, &context);
+    }
+    assert_int_equal(context, 0);
+    w.jobs[5] = (di_job){.max_len = 1000}; /* another in its place */
+    turn(&w, &context);
+    assert_int_equal(context, 1);
+    assert_true(w.jobs[5].probe && w.jobs[5].propose && w.jobs[5].seq.draft_from == 0);
+    for (int k = 0; k < 6; k++) {
+        turn(&w, &context);
+    }
+    assert_true(!w.jobs[5].probe && !w.jobs[5].propose && !w.p.probing);
+    /* one that ends before it has had its rounds is not waited for for ever */
+    for (int k = 0; !w.p.probing; k++) {
+        assert_true(k < 1000000);
+        turn(&w, &context);
+    }
+    for (int i = 0; i < SEQS; i++) {
+        w.jobs[i].probe = false;
+    }
+    for (int k = 0; k < 1001; k++) {
+        turn(&w, &context);
+    }
+    assert_true(!w.p.probing);
     di_pricer_destroy(&w.p);
 }
 
@@ -338,6 +410,7 @@ int main(void) {
         cmocka_unit_test(test_ranks_agree_on_a_size),
         cmocka_unit_test(test_fixed_verifies_what_there_is_room_for),
         cmocka_unit_test(test_drafts_are_made_where_they_pay),
+        cmocka_unit_test(test_a_probe_is_an_answer_that_begins),
         cmocka_unit_test(test_drafts_go_to_those_who_use_them),
         cmocka_unit_test(test_experience_corrects_the_head),
     };
