@@ -137,6 +137,26 @@ static void test_least_recently_used_ends_go_first(void **state) {
     close_world(&w);
 }
 
+/* Who resumes at a snapshot has the draft model's context from where it was kept, or from there on.
+ */
+static void test_a_snapshot_knows_where_the_drafts_context_begins(void **state) {
+    (void)state;
+    static const int64_t from[] = {0, 100, 256, 300}, wanted[] = {0, 100, 256, 256};
+    for (int i = 0; i < 4; i++) {
+        world w;
+        di_seq seq = {0}, next;
+        open_world(&w, 8, 2, 4);
+        assert_true(di_seq_open(w.cache, &seq, no_salt, &w.err));
+        seq.draft_from = from[i];
+        compute(&w, &seq, no_salt, text(0, 0), 2);
+        di_seq_close(w.cache, &seq);
+        assert_true(di_seq_open_at(w.cache, &next, no_salt, text(0, 0), 256, &w.err));
+        assert_int_equal(next.draft_from, wanted[i]);
+        di_seq_close(w.cache, &next);
+        close_world(&w);
+    }
+}
+
 /* A snapshot of a block that is gone would be of no use. */
 static void test_snapshots_go_with_their_blocks_or_when_not_used_for_longest(void **state) {
     (void)state;
@@ -426,6 +446,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tenants_never_share),
         cmocka_unit_test(test_least_recently_used_ends_go_first),
+        cmocka_unit_test(test_a_snapshot_knows_where_the_drafts_context_begins),
         cmocka_unit_test(test_snapshots_go_with_their_blocks_or_when_not_used_for_longest),
         cmocka_unit_test(test_a_rolling_snapshot_moves_along),
         cmocka_unit_test(test_pinned_prefixes_stay),

@@ -101,7 +101,7 @@ static void draft_if_recorded(rounds *t, const di_seq *seq) {
         di_tensor anchors = case_get(&t->g, DI_I32, "draft.anchor");
         di_tensor wanted = case_get(&t->g, DI_I32, "draft.tokens");
         di_tensor sure = case_get(&t->g, DI_F32, "draft.confidence_logits");
-        di_draft_rows part = {seq->len, seq->slot, ((const int32_t *)anchors.data)[t->round]};
+        di_draft_rows part = {seq->len, seq->slot, ((const int32_t *)anchors.data)[t->round], 0};
         if (!di_model_draft(t->f.m, &part, 1, draw, t, tokens, confidence, &err)) {
             fail_msg("%s", err.message);
         }
@@ -181,7 +181,7 @@ static int right_drafts(fixture *f, const di_seq *seq, const int32_t *more, int 
     int32_t tokens[64];
     float confidence[64];
     int n = 0, size = f->c->dspark_block_size;
-    di_draft_rows part = {seq->len, seq->slot, more[t]};
+    di_draft_rows part = {seq->len, seq->slot, more[t], 0};
     if (!di_model_draft(f->m, &part, 1, likeliest, f, tokens, confidence, &err)) {
         fail_msg("%s", err.message);
     }
@@ -230,12 +230,82 @@ static void test_the_demo_models_rounds_are_those_of_its_training(void **state) 
     fixture_close(&f);
 }
 
+enum { SEEN = 150, MOST_KEPT = 100 };
+
+typedef struct heard {
+    const fixture *f;
+    uint64_t logits; /* a hash of all */
+} heard;
+
+static int32_t hear(void *user, int i, int j, const float *logits) {
+    heard *h = user;
+    const uint32_t *bits = (const uint32_t *)logits;
+    (void)i;
+    (void)j;
+    for (int v = 0; v < h->f->c->vocab_size; v++) {
+        h->logits = (h->logits ^ bits[v]) * 1099511628211u;
+    }
+    return argmax(logits, h->f->c->vocab_size);
+}
+
+static uint64_t drafts_heard(fixture *f, const di_seq *seq, int64_t context_from) {
+    di_error err = {0};
+    heard h = {f, 14695981039346656037u};
+    int32_t tokens[64];
+    float confidence[64];
+    di_draft_rows part = {seq->len, seq->slot, 17, context_from};
+    if (!di_model_draft(f->m, &part, 1, hear, &h, tokens, confidence, &err)) {
+        fail_msg("%s", err.message);
+    }
+    return h.logits;
+}
+
+/* A sequence whose first rows have (or have not) context, behind some rows that have it. */
+static void run_sequence(fixture *f, di_seq *seq, const int32_t *tokens, int kept,
+                         bool no_context) {
+    di_error err = {0};
+    assert_true(di_seq_open(f->cache, seq, (di_hash){0}, &err));
+    for (int at = 0; at < SEEN + kept; at++) {
+        di_model_rows part = fixture_rows(f, seq, tokens + at, 1);
+        part.no_context = no_context && at >= 20 && at < SEEN;
+        if (!di_model_forward(f->m, &part, 1, NULL, &err)) {
+            fail_msg("%s", err.message);
+        }
+    }
+}
+
+/* Where context was left out, drafts that look no further back are those of a sequence that always
+ * had it. */
+static void test_context_that_was_left_out_is_not_looked_at(void **state) {
+    (void)state;
+    fixture f;
+    di_seq with, without;
+    int32_t tokens[SEEN + MOST_KEPT];
+    fixture_open_drafts(&f, testdata_path("tiny"), BACKEND_CPU, 128);
+    int kept = f.c->sliding_window / 2;
+    assert_in_range(kept, 2, MOST_KEPT);
+    for (int i = 0; i < SEEN + kept; i++) {
+        tokens[i] = 5 + i * 37 % 90;
+    }
+    run_sequence(&f, &with, tokens, kept, false);
+    run_sequence(&f, &without, tokens, kept, true);
+    assert_true(drafts_heard(&f, &with, 0) != drafts_heard(&f, &without, 0));
+    assert_true(drafts_heard(&f, &with, 0) != drafts_heard(&f, &with, SEEN));
+    for (int64_t from = SEEN; from <= SEEN + kept; from++) {
+        assert_true(drafts_heard(&f, &with, from) == drafts_heard(&f, &without, from));
+    }
+    di_seq_close(f.cache, &with);
+    di_seq_close(f.cache, &without);
+    fixture_close(&f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ref_drafts_equal_the_tiny_rounds),
         cmocka_unit_test(test_cpu_drafts_equal_the_tiny_rounds),
         cmocka_unit_test(test_cpu_drafts_equal_the_wide_rounds),
         cmocka_unit_test(test_cpu_drafts_equal_the_deep_rounds),
+        cmocka_unit_test(test_context_that_was_left_out_is_not_looked_at),
         cmocka_unit_test(test_the_demo_models_rounds_are_those_of_its_training),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
