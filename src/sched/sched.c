@@ -365,7 +365,9 @@ static void snapshot_if_wanted(di_sched *s, di_job *job) {
     job->kept_border = at;
     if (decoding || at == job->prompt_border || at == job->branch_border ||
         at % s->o.snapshot_interval == 0) {
-        int64_t drafted = s->o.max_drafts > 0 ? job->num_tokens - 1 + s->o.max_drafts : 0;
+        bool drafts =
+            decoding && s->o.max_drafts > 0; /* a prompt's known tokens are yet to be read */
+        int64_t drafted = drafts ? job->num_tokens - 1 + s->o.max_drafts : 0;
         di_seq_snapshot(s->cache, &job->seq, drafted > len ? drafted : len, decoding);
     }
 }

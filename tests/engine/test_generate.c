@@ -159,6 +159,27 @@ static void test_second_turn_goes_on_from_the_first(void **state) {
     di_engine_close(warm);
 }
 
+/* However far behind its last border a prompt goes on, and whether there are drafts or not. */
+static void test_prefixes_of_all_lengths_are_kept(void **state) {
+    (void)state;
+    for (int drafts = -1; drafts <= 0; drafts++) {
+        di_engine_options o = demo_options();
+        o.num_drafts = drafts;
+        di_engine *e = open_engine(&o);
+        for (int n = 129; n < 800; n += 74) {
+            int32_t ids[800];
+            for (int i = 0; i < n; i++) {
+                ids[i] = 300 + (n + i * i) % 500;
+            }
+            di_result_free(ask(e, ids_prompt(ids, (size_t)n), greedy(3)));
+            di_result *again = ask(e, ids_prompt(ids, (size_t)n), greedy(3));
+            assert_int_equal(again->cached_tokens, (n - 1) / 128 * 128);
+            di_result_free(again);
+        }
+        di_engine_close(e);
+    }
+}
+
 /* ---- outputs ---- */
 
 typedef struct record {
@@ -564,6 +585,7 @@ int main(void) {
         cmocka_unit_test(test_tokens_do_not_depend_on_chunks_or_threads),
         cmocka_unit_test(test_seed_decides_the_draws),
         cmocka_unit_test(test_second_turn_goes_on_from_the_first),
+        cmocka_unit_test(test_prefixes_of_all_lengths_are_kept),
         cmocka_unit_test(test_outputs_tell_the_whole_answer),
         cmocka_unit_test(test_cancelled_answers_end_with_abort_and_harm_nothing),
         cmocka_unit_test(test_cancel_during_the_prompt_gives_an_empty_answer),
