@@ -153,6 +153,16 @@ static void give_up_reader(di_generation *g) {
     g->finish = "slow_reader";
 }
 
+static void watch_reader(di_generation *g) {
+    if (!g->slow && di_stream_waiting(&g->bytes) > g->bytes.limit / 2) {
+        g->slow = true;
+        di_metrics_event(g->server->metrics, DI_EVENT_SLOW_READER);
+    }
+    if (!di_stream_room(&g->bytes)) {
+        give_up_reader(g);
+    }
+}
+
 static void count(di_generation *g, di_generation_choice *c, const di_output *out, double now) {
     if (out->num_token_ids == 0) {
         return;
@@ -210,6 +220,9 @@ static void account(di_generation *g, di_generation_choice *c, const di_output *
     di_answer_status status = {0};
     if (c->answer) {
         di_answer_get_status(c->answer, &status);
+    }
+    if (status.repairs > 0) {
+        di_metrics_event(g->server->metrics, DI_EVENT_PARSER_REPAIR);
     }
     di_finished why = finished(g, c, out);
     di_metrics_request r = {
@@ -292,9 +305,7 @@ static void tell(di_generation *g, int index, const di_output *out, double now) 
     if (c->answered && --g->unanswered == 0 && g->running > 0) {
         cancel(g); /* a stop text: nobody wants the rest */
     }
-    if (!di_stream_room(&g->bytes)) {
-        give_up_reader(g);
-    }
+    watch_reader(g);
 }
 
 /* ---- the pump's side --------------------------------------------------------------------------*/

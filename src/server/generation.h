@@ -88,6 +88,7 @@ struct di_generation {
     bool gone;      /* the client is not there any more, or too slow: nothing is told */
     bool failed;    /* `error` is told, with error_status */
     bool cancelled; /* the engine has been asked to stop */
+    bool slow;      /* its reader was so far behind that it was counted */
     int error_status;
     di_error error;
     int running; /* answers whose last output has not come */

@@ -62,13 +62,13 @@ void di_metrics_long_request(di_metrics *m);
 
 typedef enum di_server_event {
     DI_EVENT_DISCONNECT,       /* a client left before its answer's end */
-    DI_EVENT_SLOW_READER,      /* an answer was paused because its client did not read */
-    DI_EVENT_SLOW_READER_GONE, /* ... and was ended for it */
+    DI_EVENT_SLOW_READER,      /* half of what an answer may have waiting waited for its client */
+    DI_EVENT_SLOW_READER_GONE, /* all of it; the answer was ended */
     DI_EVENT_QUEUE_FULL,       /* 503: too much under way */
     DI_EVENT_TIMEOUT,          /* a header, body or answer took too long */
     DI_EVENT_BAD_REQUEST,      /* what is no HTTP, or above a limit of size */
     DI_EVENT_UNAUTHORIZED,     /* 401 */
-    DI_EVENT_PARSER_REPAIR,    /* broken tool markup in an answer that was made good */
+    DI_EVENT_PARSER_REPAIR,    /* an answer whose markup was mended */
     DI_EVENT_RELOAD,           /* the key file was read again */
     DI_EVENT_RELOAD_FAILED,
     DI_NUM_EVENTS,

@@ -2,6 +2,7 @@
 drain, fields and errors of every endpoint."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -377,26 +378,130 @@ def test_other_methods_and_paths(folder):
         assert status == 200 and b"vllm:num_requests_running" in body
 
 
+def read_metrics(s, headers=None):
+    """{sample: value}"""
+    lines = s.request("GET", "/metrics", None, headers)[2].decode().splitlines()
+    return {n: float(v) for n, v in (line.rsplit(" ", 1) for line in lines if line and line[0] != "#")}
+
+
 @test
 def test_metrics_count_what_was_asked(folder):
     with demo() as s:
         for _ in range(3):
             s.post(PATH, chat("x", max_tokens=5, ignore_eos=True))
         s.request("POST", PATH, "{")
-        text = s.request("GET", "/metrics")[2].decode()
-        values = {}
-        for line in text.splitlines():
-            if line and line[0] != "#":
-                name, value = line.rsplit(" ", 1)
-                values[name] = float(value)
+        values = read_metrics(s)
 
         def total(prefix, *parts):
             return sum(v for k, v in values.items()
                        if k.startswith(prefix) and all(p in k for p in parts))
-        assert total("vllm:generation_tokens_total") == 15, text
+        assert total("vllm:generation_tokens_total") == 15, values
         assert total("vllm:request_success_total", 'finished_reason="length"') == 3
         assert total("vllm:time_to_first_token_seconds_count") == 3
         assert total("vllm:e2e_request_latency_seconds_count") == 3
+
+
+@test
+def test_every_metric_that_is_documented_exists_and_moves(folder):
+    """Names of docs/serving-operations.md; each sample of the histograms that the issue of serving asks
+    for, and each counter that ordinary use can move, is larger afterwards."""
+    page = open("docs/serving-operations.md").read()
+    documented = {n for n in re.findall(r"`((?:vllm|deepinfer):[a-z0-9_]+)", page)}
+    assert len(documented) > 40, documented
+    keys, journal = folder / "keys", folder / "journal"
+    key = make_key(keys, "alice", "--admin")
+    few = make_key(keys, "few", "--requests-per-minute", 1)
+    with demo("--api-key-file", keys, "--quota-journal", journal, "--num-drafts", "3", "--spec-mode",
+              "fixed", "--max-queue", "3") as s:
+        before = read_metrics(s, bearer(key))
+        long = "The story of the house at the sea. " * 60
+        for _ in range(2):
+            assert s.post(PATH, chat(long, max_tokens=12, ignore_eos=True, temperature=0),
+                          bearer(key))[0] == 200
+        status, _, body = s.request("POST", PATH, {**chat("Who wrote Dracula?", stream=True,
+                                                          temperature=0), "thinking": None}, bearer(key))
+        assert status == 200 and b"[DONE]" in body, body[-900:]
+        s.post(PATH, chat("a", n=2, max_tokens=3), bearer(few))
+        assert s.post(PATH, chat("a", max_tokens=3), bearer(few))[0] == 429
+        assert s.post(PATH, chat("a"), bearer("nobody"))[0] == 401
+        s.process.send_signal(signal.SIGHUP)
+        assert "reloaded" in s.process.stderr.readline()
+        held = [s.connect() for _ in range(3)]
+        for c in held:
+            c.sendall(raw_post(PATH, chat("Tell me", max_tokens=3000, ignore_eos=True), f"X-Api-Key: {key}\r\n"))
+        running = 'vllm:num_requests_running{model_name="%s",engine="0"}' % MODEL
+        while read_metrics(s, bearer(key))[running] < len(held):
+            pass
+        assert s.post(PATH, chat("x"), bearer(key))[0] == 503
+        for c in held:
+            c.close()
+        with s.connect() as c:
+            c.sendall(b"no HTTP\r\n\r\n")
+            c.recv(1000)
+        deadline = time.monotonic() + 60
+        moving = ["vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds",
+                  "vllm:request_queue_time_seconds", "vllm:request_prefill_time_seconds",
+                  "vllm:request_decode_time_seconds", "vllm:request_inference_time_seconds",
+                  "vllm:e2e_request_latency_seconds", "vllm:request_time_per_output_token_seconds",
+                  "vllm:iteration_tokens_total", "vllm:request_prompt_tokens",
+                  "vllm:request_generation_tokens", "vllm:request_params_n",
+                  "vllm:request_params_max_tokens", "vllm:spec_decode_num_drafts_total",
+                  "vllm:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_accepted_tokens_total",
+                  "vllm:spec_decode_num_accepted_tokens_per_pos_total", "vllm:prompt_tokens_total",
+                  "vllm:generation_tokens_total", "vllm:prefix_cache_queries_total",
+                  "vllm:prefix_cache_hits_total", 'vllm:request_success_total{MODEL,finished_reason="stop"',
+                  'vllm:request_success_total{MODEL,finished_reason="length"',
+                  'vllm:request_success_total{MODEL,finished_reason="abort"', "deepinfer:accepted_drafts",
+                  "deepinfer:step_host_seconds", "deepinfer:step_device_seconds",
+                  "deepinfer:host_seconds_total", "deepinfer:device_seconds_total",
+                  "deepinfer:request_read_seconds", "deepinfer:answer_wait_seconds",
+                  "deepinfer:http_requests_total", "deepinfer:http_request_duration_seconds",
+                  "deepinfer:key_requests_total", "deepinfer:key_prompt_tokens_total",
+                  "deepinfer:key_cached_tokens_total", "deepinfer:key_generation_tokens_total",
+                  "deepinfer:key_refused_total", "deepinfer:reasoning_tokens_total",
+                  "deepinfer:requests_streamed_total", "deepinfer:requests_submitted_total",
+                  "deepinfer:requests_cancelled_total", "deepinfer:steps_total"]
+        moving += ['deepinfer:server_events_total{MODEL,event="%s"' % e for e in (
+            "disconnect", "queue_full", "unauthorized", "reload", "bad_request")]
+
+        def sums(values):
+            out = {}
+            for name in moving:
+                shown = name.replace("MODEL", 'model_name="%s"' % MODEL)
+                if name.startswith("vllm:"):
+                    shown = shown.replace('"%s",' % MODEL, '"%s",engine="0",' % MODEL)
+                out[name] = sum(v for k, v in values.items() if k.startswith(shown) and "_bucket" not in k)
+            return out
+        old = sums(before)
+        while stuck := [n for n, v in sums(read_metrics(s, bearer(key))).items() if v <= old[n]]:
+            assert time.monotonic() < deadline, stuck
+        after = read_metrics(s, bearer(key))
+        assert not [n for n in documented if not any(k.startswith(n) for k in after)], documented
+
+
+@test
+def test_mended_answers_are_counted(folder):
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    block = "\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n%s</｜DSML｜ invoke>\n</｜DSML｜ calls>"
+    value = '<｜DSML｜ parameter name="%s" string="%s">%s</｜DSML｜ parameter>\n'
+    fine = [block % "", block % (value % ("a", "true", 'x"y') + value % ("b", "false", "[1]")), "plain"]
+    broken = [block % (value % ("a", "false", "no JSON")), block % (value % ("a", "true", "1") * 2),
+              block % (value % ('a"b', "true", "1")), "one</think>two",
+              "\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n" + value % ("a", "true", "1")]
+    with scripted() as s:
+        count = 0
+        for stream in (False, True):
+            for text in fine + broken:
+                status, _, body = s.request("POST", PATH, chat("@say " + text, tools=tools, stream=stream))
+                assert status == 200, body
+                count += text in broken
+                got = read_metrics(s)['deepinfer:server_events_total{model_name="%s",event="parser_repair"}'
+                                      % MODEL]
+                assert got == count, (text, got, count)
+        body = {**chat("@say thought\n" + block % "", tools=tools), "thinking": None}
+        assert s.post(PATH, body)[1]["choices"][0]["message"]["tool_calls"]
+        assert read_metrics(s)['deepinfer:server_events_total{model_name="%s",event="parser_repair"}'
+                               % MODEL] == count + 1
 
 
 if __name__ == "__main__":

@@ -327,6 +327,10 @@ def test_reader_that_does_not_read_is_bounded_and_holds_nobody_up(folder):
         cut = [e for e in ends if e != "[DONE]"]
         assert all("too slowly" in e["error"]["message"] for e in cut), cut
         assert len(cut) == stats["cancelled"] > 0, (len(cut), stats)
+        text = s.request("GET", "/metrics")[2].decode()
+        told = {e: int(re.search(r'event="%s"} (\d+)' % e, text)[1])
+                for e in ("slow_reader", "slow_reader_gone")}
+        assert told["slow_reader_gone"] == len(cut) <= told["slow_reader"] <= len(sleepers), told
         alive(s)
 
 

@@ -480,6 +480,7 @@ void di_answer_get_status(const di_answer *a, di_answer_status *status) {
         .calls = a->num_calls,
         .stopped = a->ending != DI_ENDING_NONE && a->ending != DI_ENDING_LENGTH,
         .length = a->ending == DI_ENDING_LENGTH,
+        .repairs = di_parser_repairs(a->parser),
     };
 }
 

@@ -87,6 +87,7 @@ typedef struct di_answer_status {
     uint64_t completion_tokens, reasoning_tokens;
     size_t calls;
     bool stopped, length; /* it has finished so */
+    unsigned repairs;     /* di_parser_repairs */
 } di_answer_status;
 
 void di_answer_get_status(const di_answer *a, di_answer_status *status);

@@ -116,6 +116,8 @@ struct di_parser {
     bool in_call;
     int stop;
 
+    unsigned repairs; /* mended places */
+
     int owed; /* a pattern that was found and whose piece is not given out yet; -1: none */
     stage owed_stage;
     size_t owed_text;
@@ -285,6 +287,7 @@ static bool emit_space(di_parser *p, size_t in_text, di_error *err) {
         return true;
     }
     bool ok = emit(p, DI_PIECE_CONTENT, DI_STR(" "), DI_STR(""), in_text, err);
+    p->repairs++;
     p->spaced = true;
     return ok;
 }
@@ -407,6 +410,7 @@ static bool end_parameter_name(di_parser *p, size_t in_text, di_error *err) {
         return false;
     }
     if (p->left_out) {
+        p->repairs++;
         return true;
     }
     di_buffer key = {0};
@@ -414,6 +418,7 @@ static bool end_parameter_name(di_parser *p, size_t in_text, di_error *err) {
         emit_json(p, p->first ? "{" : ", ", in_text, err) && di_buffer_append(&key, "\"", 1, err) &&
         di_json_escape(&key, name.data, name.size, err) && di_buffer_append(&key, "\"", 1, err) &&
         emit_json(p, key.data, in_text, err) && emit_json(p, ": ", in_text, err);
+    p->repairs += key.size != name.size + 2; /* escaped */
     di_buffer_free(&key);
     p->first = false;
     return ok;
@@ -438,6 +443,7 @@ static bool emit_raw_value(di_parser *p, size_t in_text, di_error *err) {
     if (valid) {
         return emit(p, DI_PIECE_ARGUMENTS, raw, DI_STR(""), in_text, err);
     }
+    p->repairs++;
     return emit_quote(p, in_text, err) && emit_characters(p, raw, in_text, err) &&
            emit_quote(p, in_text, err);
 }
@@ -539,6 +545,7 @@ static bool found(di_parser *p, int pattern, size_t in_text, di_error *err) {
     if (pattern == INVOKE) {
         p->name.size = 0;
     }
+    p->repairs += pattern == STRAY_THINK_END || (pattern == BLOCK && p->stage == REASONING);
     p->owed = pattern;
     p->owed_stage = p->stage;
     p->owed_text = in_text;
@@ -647,6 +654,7 @@ bool di_parser_push(di_parser *p, const char *text, size_t size, di_text_source 
 
 /* The model stopped inside a call: its arguments are closed so that they can be read. */
 static bool close_open_call(di_parser *p, size_t in_text, di_error *err) {
+    p->repairs++;
     if (p->stage == VALUE && !end_value(p, in_text, err)) {
         return false;
     }
@@ -670,6 +678,10 @@ bool di_parser_finish(di_parser *p, bool complete, di_error *err) {
 
 int di_parser_stop(const di_parser *p) {
     return p->stop;
+}
+
+unsigned di_parser_repairs(const di_parser *p) {
+    return p->repairs;
 }
 
 /* ---- life ---- */

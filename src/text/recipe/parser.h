@@ -59,6 +59,11 @@ bool di_parser_finish(di_parser *p, bool complete, di_error *err);
 /* The stop text that was found, -1: none. */
 int di_parser_stop(const di_parser *p);
 
+/* In how many places the text was not what the format asks for and has been mended or left out: a
+ * `</think>` too many, calls that begin inside the reasoning, text around the JSON, and what repair
+ * mode does. */
+unsigned di_parser_repairs(const di_parser *p);
+
 void di_parser_destroy(di_parser *p); /* NULL is allowed */
 
 #endif
