@@ -124,7 +124,7 @@ static const row rows[] = {
     {"mcp_servers", 0, 0, 0, "the server runs no tools"},
     {"container", 0, 0, 0, "the server runs no tools"},
     {"context_management", 0, 0, 0, "the conversation is taken as it is sent"},
-    {"output_format", 0, 0, 0, "it has no schema of its own here"},
+    {"output_format", 0, 0, 0, "use output_config.format"},
     {"prompt_logprobs", 0, 0, 0, "use echo and logprobs of completions"},
     {"golden_token_ids", 0, 0, 0, "it is for generate alone"},
     {"pin_prompt", 0, 0, 0, "it is for generate alone"},
@@ -167,26 +167,48 @@ static bool is_off(const di_value *v) {
     return v->type == DI_VALUE_NULL || (v->type == DI_VALUE_BOOL && !v->boolean);
 }
 
-static bool check_members(const di_value *object, const char *where, const char *const *names,
-                          size_t count, di_error *err) {
-    for (size_t i = 0; di_value_is(object, DI_VALUE_OBJECT) && i < object->object.count; i++) {
-        di_str name = object->object.members[i].name;
-        bool known = false;
-        for (size_t k = 0; k < count && !known; k++) {
-            known = di_str_is(name, names[k]);
+/* Objects of which every member is known, too: one that is not would change what was meant. */
+static const struct {
+    const char *path[2]; /* a field, and a member of it or NULL */
+    const char *members[8];
+} objects[] = {
+    {{"stream_options"}, {"include_usage", "continuous_usage_stats", "include_obfuscation"}},
+    {{"chat_template_kwargs"}, {"thinking", "enable_thinking", "reasoning_effort"}},
+    {{"response_format"}, {"type", "json_schema", "regex"}},
+    {{"response_format", "json_schema"}, {"name", "description", "schema", "strict"}},
+    {{"text"}, {"format", "verbosity"}},
+    {{"text", "format"}, {"type", "name", "description", "schema", "strict"}},
+    {{"output_config"}, {"effort", "format"}},
+    {{"output_config", "format"}, {"type", "schema"}},
+    {{"reasoning"}, {"effort", "summary", "generate_summary"}},
+    {{"thinking"}, {"type", "budget_tokens", "display"}},
+};
+
+static bool check_objects(const di_value *body, di_error *err) {
+    for (size_t i = 0; i < sizeof objects / sizeof *objects; i++) {
+        const char *outer = objects[i].path[0], *inner = objects[i].path[1];
+        const di_value *object = di_value_get(body, outer);
+        object = inner && object ? di_value_get(object, inner) : object;
+        if (!di_value_is(object, DI_VALUE_OBJECT)) {
+            continue;
         }
-        if (!known) {
-            return di_fail(err, DI_ERR_ARGUMENT, "%s.%.*s is no field of this request", where,
-                           di_str_shown(name, 64), name.data);
+        for (size_t k = 0; k < object->object.count; k++) {
+            di_str name = object->object.members[k].name;
+            bool known = object->object.members[k].value.type == DI_VALUE_NULL;
+            for (const char *const *m = objects[i].members; *m && !known; m++) {
+                known = di_str_is(name, *m);
+            }
+            if (!known) {
+                return di_fail(err, DI_ERR_ARGUMENT, "%s%s%s.%.*s is no field of this request",
+                               outer, inner ? "." : "", inner ? inner : "", di_str_shown(name, 64),
+                               name.data);
+            }
         }
     }
     return true;
 }
 
 bool di_fields_check(const di_value *body, di_field_set set, di_error *err) {
-    static const char *const stream_options[] = {"include_usage", "continuous_usage_stats",
-                                                 "include_obfuscation"};
-    static const char *const kwargs[] = {"thinking", "enable_thinking", "reasoning_effort"};
     if (body->type != DI_VALUE_OBJECT) {
         return di_fail(err, DI_ERR_FORMAT, "the body is %s, an object expected",
                        di_value_type_name(body));
@@ -204,10 +226,7 @@ bool di_fields_check(const di_value *body, di_field_set set, di_error *err) {
         }
         return unknown(m->name, set, err);
     }
-    return check_members(di_value_get(body, "stream_options"), "stream_options", stream_options, 3,
-                         err) &&
-           check_members(di_value_get(body, "chat_template_kwargs"), "chat_template_kwargs", kwargs,
-                         3, err);
+    return check_objects(body, err);
 }
 
 bool di_fields_params(const di_value *body, di_field_set set, di_json_request *q, di_error *err) {

@@ -17,8 +17,8 @@ bool di_prepare_model(di_exchange *x, di_str model, di_error *err);
 bool di_prepare_conversation(di_exchange *x, di_protocol protocol, di_field_set set, di_request *r,
                              di_ids *ids, di_error *err);
 
-/* What the answer must be, for the engine. */
-bool di_prepare_constraint(const di_request *r, di_request_params *p, di_error *err);
+/* What the answer must be, for the engine; its text lies in the request's pool. */
+bool di_prepare_constraint(di_request *r, di_request_params *p, di_error *err);
 
 /* stream_options: usage in a chunk of its own behind the others, and in every chunk. */
 bool di_prepare_usage(const di_value *body, bool *apart, bool *always, di_error *err);

@@ -2,6 +2,7 @@
 answer is known, and on the demo model."""
 
 import json
+import re
 import sys
 import threading
 import time
@@ -333,6 +334,90 @@ def test_openai_client_on_the_model(folder):
         message = thought.choices[0].message
         assert message.reasoning_content and message.tool_calls[0].function.name == "weather"
         assert isinstance(json.loads(call.function.arguments)["city"], str)
+
+
+def is_book(text):
+    found = json.loads(text)
+    return set(found) == {"author", "year"} and isinstance(found["author"], str) \
+        and isinstance(found["year"], int)
+
+
+BOOK = {"type": "object", "properties": {"author": {"type": "string", "maxLength": 20},
+                                         "year": {"type": "integer", "minimum": 0, "maximum": 3000}},
+        "required": ["author", "year"], "additionalProperties": False}
+SHORT = {"type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}, "required": ["city"],
+         "additionalProperties": False}
+
+
+@test
+def test_a_format_beside_tools_holds_for_whatever_is_no_call(folder):
+    """Chosen at random, so that neither what the prompt says nor habit makes it come out right."""
+    import_client("openai")
+    said = "Who wrote Dracula? Answer in JSON."
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": SHORT}}]
+    formats = [({"type": "json_schema", "json_schema": {"name": "b", "strict": True, "schema": BOOK}}, is_book),
+               ({"type": "json_object"}, lambda text: isinstance(json.loads(text), dict)),
+               ({"type": "regex", "regex": "(yes|no){3}"}, lambda text: re.fullmatch("(yes|no){3}", text))]
+    with demo() as s:
+        c = openai_client(s)
+        contents = calls = 0
+        for effort in ("none", "low"):
+            for kind, fits in formats:
+                for seed in range(6):
+                    answer = c.chat.completions.create(
+                        model=MODEL, messages=user(said), tools=tools, seed=seed, temperature=1.5,
+                        response_format=kind, reasoning_effort=effort, max_tokens=400)
+                    choice = answer.choices[0]
+                    if choice.finish_reason == "length":
+                        continue
+                    if choice.message.tool_calls:
+                        calls += 1
+                        assert not choice.message.content, choice
+                        for call in choice.message.tool_calls:
+                            assert json.loads(call.function.arguments)["city"] in ("Paris", "Rome"), call
+                    else:
+                        contents += 1
+                        assert fits(choice.message.content), (kind, choice)
+        print(f"# {contents} contents, {calls} calls")
+        assert contents > 5, (contents, calls)
+        # a call that must come comes all the same
+        answer = c.chat.completions.create(
+            model=MODEL, messages=user(said), tools=tools, tool_choice="required", max_tokens=300,
+            parallel_tool_calls=False, response_format=formats[0][0], reasoning_effort="none")
+        assert answer.choices[0].message.tool_calls and not answer.choices[0].message.content
+        # responses
+        flat = [{"type": "function", "name": "weather", "parameters": SHORT}]
+        for seed in range(4):
+            r = c.responses.create(model=MODEL, input=said, tools=flat, max_output_tokens=400,
+                                   temperature=1.5, reasoning={"effort": "none"}, text={"format": {
+                                       "type": "json_schema", "name": "b", "strict": True, "schema": BOOK}})
+            assert r.status == "incomplete" or not r.output_text or is_book(r.output_text), r
+
+
+@test
+def test_anthropic_output_format(folder):
+    anthropic = import_client("anthropic")
+    said = user("Who wrote Dracula? Answer in JSON.")
+    with demo() as s:
+        c = anthropic_client(s, max_retries=0)
+        wish = {"format": {"type": "json_schema", "schema": BOOK}}
+        for tools in ([], [{"name": "weather", "input_schema": SHORT}]):
+            for thinking in ("disabled", "enabled"):
+                m = c.messages.create(model=MODEL, max_tokens=400, messages=said, output_config=wish, tools=tools,
+                                      thinking={"type": thinking, **({"budget_tokens": 1024}
+                                                                    if thinking == "enabled" else {})})
+                texts = [b.text for b in m.content if b.type == "text"]
+                assert m.stop_reason == "max_tokens" or all(is_book(t) for t in texts), m
+                assert texts or tools or m.stop_reason == "max_tokens", m
+        for wrong, told in [({"format": {"type": "text"}}, "output_config.format: type"),
+                            ({"format": {"type": "json_schema"}}, "output_config.format: schema"),
+                            ({"format": {"type": "json_schema", "schema": {"type": "objekt"}}}, "objekt"),
+                            ({"fromat": {}}, "output_config.fromat")]:
+            try:
+                c.messages.create(model=MODEL, max_tokens=9, messages=said, output_config=wrong)
+                raise AssertionError(wrong)
+            except anthropic.BadRequestError as e:
+                assert told in e.body["error"]["message"], e.body
 
 
 # ---- anthropic --------------------------------------------------------------------------------

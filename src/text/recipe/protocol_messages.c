@@ -672,6 +672,30 @@ static bool refuse_unsupported(const di_reading *x) {
     return true;
 }
 
+/* output_config.format: a schema that the answer keeps to as a whole. The recipe does not know it.
+ */
+static bool read_format(di_reading *x, const di_value *config) {
+    static const char where[] = "output_config.format";
+    static const char *const types[] = {"json_schema"};
+    const di_value *format;
+    int type;
+    bool ok;
+    if (!x->o->server ||
+        !di_field_object(config, "output_config", "format", DI_OPTIONAL, &format, x->err)) {
+        return !x->o->server;
+    }
+    if (!format) {
+        return true;
+    }
+    if (!di_field_type(format, where, types, 1, &type, x->err)) {
+        return false;
+    }
+    x->r->conversation.format = DI_FORMAT_SCHEMA;
+    x->r->conversation.schema = di_field(format, where, "schema", DI_NEEDED, &ok, x->err);
+    x->strict_schema = true;
+    return ok;
+}
+
 bool di_read_messages(di_reading *x) {
     const di_value *config, *stops;
     x->reasoning_missing = "content[].thinking";
@@ -680,7 +704,8 @@ bool di_read_messages(di_reading *x) {
         !di_field_array(x->body, "", "stop_sequences", DI_OPTIONAL, &stops, x->err) ||
         !di_read_stops(x, stops, "stop_sequences") || !read_metadata(x) || !di_read_thinking(x) ||
         !di_field_object(x->body, "", "output_config", DI_OPTIONAL, &config, x->err) ||
-        (config && !di_read_effort(x, config, "output_config", "effort"))) {
+        (config &&
+         (!di_read_effort(x, config, "output_config", "effort") || !read_format(x, config)))) {
         return false;
     }
     return read_tool_choice(x) && read_tools(x) && read_conversation(x) && refuse_unsupported(x);
