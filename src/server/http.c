@@ -8,6 +8,7 @@
 #include "server/http.h"
 
 #include <arpa/inet.h>
+#include <ctype.h>
 #include <errno.h>
 #include <microhttpd.h>
 #include <netdb.h>
@@ -219,8 +220,71 @@ static bool is_local_name(const char *host) {
            inet_pton(AF_INET6, name, &address) == 1;
 }
 
+/* What two readers of a header could understand in two ways, a proxy and we, is refused: where a
+ * request ends and which host it is for must not depend on who reads. */
+typedef struct header_check {
+    const char *wrong; /* what is; NULL: nothing */
+    const char *name;
+    int hosts, lengths, encodings;
+} header_check;
+
+static bool is_token(const char *name, size_t size) {
+    for (size_t i = 0; i < size; i++) {
+        if (!isalnum((unsigned char)name[i]) && (!name[i] || !strchr("!#$%&'*+-.^_`|~", name[i]))) {
+            return false;
+        }
+    }
+    return size > 0;
+}
+
+static bool has_control(const char *value, size_t size) {
+    for (size_t i = 0; i < size; i++) {
+        if (((unsigned char)value[i] < 0x20 && value[i] != '\t') || value[i] == 0x7f) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static enum MHD_Result check_header(void *context, enum MHD_ValueKind kind, const char *name,
+                                    size_t name_size, const char *value, size_t size) {
+    header_check *c = context;
+    (void)kind;
+    bool length = strcasecmp(name, "Content-Length") == 0;
+    bool encoding = strcasecmp(name, "Transfer-Encoding") == 0;
+    c->hosts += strcasecmp(name, "Host") == 0;
+    c->lengths += length;
+    c->encodings += encoding;
+    c->name = name;
+    c->wrong =
+        !is_token(name, name_size)          ? "its name is no token"
+        : value && has_control(value, size) ? "a control character is in it"
+        : length && (size == 0 || strspn(value, "0123456789") != size) ? "a number is expected"
+        : encoding && strcasecmp(value, "chunked") != 0                ? "only chunked is known"
+        : c->hosts > 1 || c->lengths > 1 || c->encodings > 1           ? "it comes twice"
+        : c->lengths + c->encodings > 1 ? "Content-Length and Transfer-Encoding exclude each other"
+                                        : NULL;
+    return c->wrong ? MHD_NO : MHD_YES;
+}
+
+/* False with a reply. */
+static bool check_headers(visit *v, const char *version) {
+    header_check c = {0};
+    MHD_get_connection_values_n(v->connection, MHD_HEADER_KIND, check_header, &c);
+    if (!c.wrong && c.hosts == 0 && strcmp(version, MHD_HTTP_VERSION_1_1) == 0) {
+        c.name = "Host";
+        c.wrong = "it is missing";
+    }
+    if (c.wrong) {
+        di_exchange_error(&v->x, 400, NULL, "header %.64s: %s", c.name, c.wrong);
+        v->x.reply.close = true;
+        di_metrics_event(v->http->server->metrics, DI_EVENT_BAD_REQUEST);
+    }
+    return !c.wrong;
+}
+
 static enum MHD_Result begin(di_http *h, struct MHD_Connection *connection, const char *path,
-                             const char *method, void **context) {
+                             const char *method, const char *version, void **context) {
     visit *v = di_calloc(1, sizeof *v);
     if (!v) {
         return MHD_NO;
@@ -234,7 +298,7 @@ static enum MHD_Result begin(di_http *h, struct MHD_Connection *connection, cons
     v->x.context = connection;
     di_peers_expect(s->peers, v->peer, s->options.body_seconds);
     di_metrics_in_flight(s->metrics, 1);
-    bool fine = di_exchange_begin(&v->x, s, method, path);
+    bool fine = di_exchange_begin(&v->x, s, method, path) && check_headers(v, version);
     const char *host = get_header(connection, "Host");
     if (fine && h->check_host && host && !is_local_name(host)) {
         di_exchange_error(&v->x, 421, NULL,
@@ -279,7 +343,7 @@ static enum MHD_Result on_request(void *self, struct MHD_Connection *connection,
     di_http *h = self;
     visit *v = *context;
     if (!v) {
-        return begin(h, connection, path, method, context);
+        return begin(h, connection, path, method, version, context);
     }
     if (*size > 0) {
         di_exchange_body(&v->x, data, *size);
@@ -494,7 +558,7 @@ di_http *di_http_start(di_server *s, int listening, bool check_host, di_error *e
         MHD_OPTION_LISTEN_SOCKET, listening, MHD_OPTION_CONNECTION_LIMIT,
         (unsigned)o->max_connections, MHD_OPTION_CONNECTION_MEMORY_LIMIT, o->max_header_bytes,
         MHD_OPTION_CONNECTION_TIMEOUT, idle, MHD_OPTION_NOTIFY_COMPLETED, on_completed, h,
-        MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_STRICT_FOR_CLIENT, 1,
+        MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_STRICT_FOR_CLIENT, 0,
         MHD_OPTION_UNESCAPE_CALLBACK, unescape, h, MHD_OPTION_ARRAY, pool, MHD_OPTION_END);
     if (!h->daemon) {
         close(listening);

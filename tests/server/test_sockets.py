@@ -81,6 +81,69 @@ def test_smuggled_lengths_are_refused(folder):
 
 
 @test
+def test_headers_that_can_be_read_in_two_ways_are_refused_in_our_words(folder):
+    body = json.dumps(chat("@say x")).encode()
+    hidden = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    length = b"Content-Length: %d" % len(body)
+    cases = [(b"Host: other", "header Host: it comes twice"), (b"hOST: localhost", "header hOST: it comes twice"),
+             (b"X y: 1", "no token"), (b"Content-Length : 1", "no token"), (b"X\x80: 1", "no token"),
+             (b"X(1): 1", "no token"), (b"X: a\x01b", "control character"), (b"X: a\x7fb", "control character"),
+             (length, "header Content-Length: it comes twice"),
+             (b"Transfer-Encoding: chunked", "exclude each other"),
+             (b"Transfer-Encoding: gzip, chunked", "only chunked is known"),
+             (b"Transfer-Encoding: identity", "only chunked is known")]
+    with scripted(idle=2) as s:
+        for path in (PATH, "/v1/messages"):
+            head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n".encode()
+            for line, told in cases:
+                out = say(s, head + length + b"\r\n" + line + b"\r\n\r\n" + body + hidden, 0.3)
+                status, headers, text = read_response(io.BytesIO(out))
+                answer = json.loads(text)
+                assert status == 400 and told in answer["error"]["message"], (line, out)
+                assert ("type" in answer) == (path != PATH) and headers["connection"] == "close"
+                assert headers["x-request-id"] and b'"status"' not in out, out
+            out = say(s, head.replace(b"Host: localhost\r\n", b"") + length + b"\r\n\r\n" + body, 0.3)
+            assert out.startswith(b"HTTP/1.1 400") and b"header Host: it is missing" in out, out
+        assert say(s, b"GET /health HTTP/1.0\r\n\r\n", 0.3)[8:12] == b" 200", "1.0 needs no Host"
+        alive(s)
+
+
+@test
+def test_what_the_library_answers_itself_is_what_the_page_says(folder):
+    """docs/serving.md, "Requests that are no HTTP": status, nothing that looks like ours, a closed
+    connection; and they are counted."""
+    start, post = b"GET /health HTTP/1.1\r\nHost: localhost\r\n", b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\n"
+    json_type = b"Content-Type: application/json\r\n"
+    cases = [(None, b"hello\r\n\r\n"), (None, b"GET\r\n\r\n"), (None, b"\x16\x03\x01\x02\r\n\r\n"),
+             (400, b"GET /health\r\n\r\n"), (400, b"GET /health HTTP/1.1x\r\n\r\n"),
+             (400, start + b"no colon\r\n\r\n"), (400, post + b"Content-Length: abc\r\n\r\n"),
+             (400, post + json_type + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n"),
+             (413, post + b"Content-Length: " + b"9" * 30 + b"\r\n\r\n"),
+             (413, post + json_type + b"Transfer-Encoding: chunked\r\n\r\n" + b"f" * 20 + b"\r\n"),
+             (414, b"GET /" + b"a" * 40000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+             (431, start + b"X: " + b"a" * 40000 + b"\r\n\r\n"),
+             (505, b"GET /health HTTP/2.0\r\nHost: localhost\r\n\r\n")]
+    with scripted() as s:
+        count = 0
+        for status, data in cases:
+            with s.connect() as c:
+                c.sendall(data)
+                out = b""
+                try:
+                    while block := c.recv(65536):
+                        out += block
+                except ConnectionResetError:
+                    pass
+            assert out[9:12] == (str(status).encode() if status else b""), (data[:60], out)
+            assert b"X-Request-Id" not in out and b'"error"' not in out, out
+            text = s.request("GET", "/metrics")[2].decode()
+            now = int(re.search(r'event="bad_request"} (\d+)', text)[1])
+            assert (now > count) == (status is not None), (data[:60], count, now)
+            count = now
+        alive(s)
+
+
+@test
 def test_paths_are_matched_as_they_are(folder):
     with scripted() as s:
         for path in ["/v1/../v1/models", "/v1//models", "/v1/models/..", "//health", "/v1/models/",
