@@ -104,10 +104,17 @@ static bool encode(const di_server *s, const di_request *r, di_ids *ids, di_erro
 static bool refuse_images(di_request *r, di_error *err) {
     const di_image *const *images;
     size_t count;
-    return di_recipe_images(&r->conversation, &r->pool, &images, &count, err) &&
-           (count == 0 || di_fail(err, DI_ERR_UNSUPPORTED,
-                                  "messages: %.*s holds an image, which this version cannot see",
-                                  di_str_shown(images[0]->path, 100), images[0]->path.data));
+    if (!di_recipe_images(&r->conversation, &r->pool, &images, &count, err)) {
+        return false;
+    }
+    di_str path = count > 0 ? images[0]->path : DI_STR("");
+    if (path.size > 0 && path.data[0] == '.') { /* as the recipe writes it */
+        path.data++;
+        path.size--;
+    }
+    return count == 0 ||
+           di_fail(err, DI_ERR_UNSUPPORTED, "%.*s holds an image, which this version cannot see",
+                   di_str_shown(path, 100), path.data);
 }
 
 bool di_prepare_conversation(di_exchange *x, di_protocol protocol, di_field_set set, di_request *r,

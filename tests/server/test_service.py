@@ -322,6 +322,52 @@ def test_names_that_come_twice_are_refused_by_their_path(folder):
         assert s.post(PATH, body)[0] == 200
 
 
+PIXEL = ("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJg"
+         "gg==")
+
+
+@test
+def test_images_are_refused_by_place_in_every_api(folder):
+    url = "data:image/png;base64," + PIXEL
+    chat_part = {"type": "image_url", "image_url": {"url": url}}
+    block = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}}
+    linked = {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}
+    part = {"type": "input_image", "image_url": url}
+    text = {"type": "text", "text": "What is this?"}
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    use = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
+    user = lambda *content: {"role": "user", "content": list(content)}  # noqa: E731
+    cases = [
+        (PATH, {"messages": [user(text, chat_part)]}, "messages[0]"),
+        (PATH, {"messages": [{"role": "system", "content": [chat_part]}, user(text)]}, "messages[0]"),
+        (PATH, {"messages": [user(text), {"role": "assistant", "tool_calls": [call]},
+                             {"role": "tool", "tool_call_id": "c", "content": [chat_part]}]}, "messages[2]"),
+        ("/tokenize", {"messages": [user(chat_part)]}, "messages[0]"),
+        ("/v1/messages", {"max_tokens": 5, "messages": [user(text, block)]}, "messages"),
+        ("/v1/messages", {"max_tokens": 5, "messages": [user(linked)]}, "messages"),
+        ("/v1/messages", {"max_tokens": 5, "messages": [
+            user(text), {"role": "assistant", "content": [use]},
+            user({"type": "tool_result", "tool_use_id": "c", "content": [block]})]}, "messages"),
+        ("/v1/messages/count_tokens", {"messages": [user(block)]}, "messages"),
+        ("/v1/responses", {"input": [user({"type": "input_text", "text": "x"}, part)]}, "input"),
+        ("/v1/responses", {"input": [user({"type": "input_image", "file_id": "f"})]}, "input"),
+    ]
+    with scripted() as s:
+        for path, body, place in cases:
+            status, answer = s.post(path, {"model": MODEL, **body})
+            message = answer["error"]["message"]
+            assert status == 400 and place in message and ("image" in message or "file_id" in message), (path, answer)
+            assert ("type" in answer) == path.startswith("/v1/messages"), answer
+        # what is no image at all is told apart from one that cannot be seen
+        for url, told in [("ftp://x/y.png", "ftp"), ("data:text/plain;base64,AA", "data"), ("", "url")]:
+            bad = {"type": "image_url", "image_url": {"url": url}}
+            status, answer = s.post(PATH, {"model": MODEL, "messages": [user(bad)]})
+            assert status == 400 and "cannot see" not in answer["error"]["message"], (url, answer)
+        # the placeholder as text stays text
+        before = s.stats()["submitted"]
+        assert s.post(PATH, chat("@say <｜deepseek_image｜>"))[0] == 200 and s.stats()["submitted"] == before + 1
+
+
 @test
 def test_completions_that_are_wrong(folder):
     good = {"model": MODEL, "prompt": "x"}
