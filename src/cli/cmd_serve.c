@@ -52,6 +52,10 @@ static void set_options(const di_options *o, di_server_options *s) {
         (size_t)di_options_integer(o, DI_OPT_MAX_BODIES, (int64_t)s->max_bodies_bytes);
     s->max_stream_bytes =
         (size_t)di_options_integer(o, DI_OPT_MAX_STREAM, (int64_t)s->max_stream_bytes);
+    s->response_store_bytes = (size_t)di_options_integer(o, DI_OPT_RESPONSE_STORE, 0);
+    s->response_store_per_key =
+        (int)di_options_integer(o, DI_OPT_RESPONSE_STORE_PER_KEY, s->response_store_per_key);
+    s->response_store_seconds = seconds(o, DI_OPT_RESPONSE_STORE_AGE, s->response_store_seconds);
     s->header_seconds = seconds(o, DI_OPT_HEADER_TIMEOUT, s->header_seconds);
     s->body_seconds = seconds(o, DI_OPT_BODY_TIMEOUT, s->body_seconds);
     s->idle_seconds = seconds(o, DI_OPT_IDLE_TIMEOUT, s->idle_seconds);

@@ -219,6 +219,12 @@ OPTION(
     READER_THREADS, "reader-threads", 0, INTEGER, 0, 64, "2", "N", true, IN_SERVE,
     "Threads that read and tokenise requests of 8 KiB and more, so that those wait for each other "
     "and nobody else does; 0 leaves them to --http-threads.")
+OPTION(RESPONSE_STORE, "response-store", 0, BYTES, 0, 0, "0", "BYTES", true, IN_SERVE,
+       "Memory for responses that clients may come back to by id (/v1/responses); 0 keeps none.")
+OPTION(RESPONSE_STORE_PER_KEY, "response-store-per-key", 0, INTEGER, 1, 1000000, "1000", "N", true,
+       IN_SERVE, "Most stored responses of one API key; the oldest give way.")
+OPTION(RESPONSE_STORE_AGE, "response-store-age", 0, REAL, 0, 31536000, "86400", "SECONDS", true,
+       IN_SERVE, "How long responses are stored at most.")
 OPTION(HEADER_TIMEOUT, "header-timeout", 0, REAL, 0, 86400, "10", "SECONDS", true, IN_SERVE,
        "For a request's header to come in whole; 0 is for ever.")
 OPTION(BODY_TIMEOUT, "body-timeout", 0, REAL, 0, 86400, "60", "SECONDS", true, IN_SERVE,

@@ -132,6 +132,9 @@ bool di_prepare_conversation(di_exchange *x, di_protocol protocol, di_field_set 
             return false;
         }
     }
+    if (protocol == DI_PROTOCOL_RESPONSES && !di_stored_spread(x, &r->pool, &body, err)) {
+        return false;
+    }
     return di_request_read(r, protocol, &body, &x->server->recipe, err) && refuse_images(r, err) &&
            encode(x->server, r, ids, err);
 }
@@ -262,7 +265,7 @@ static bool answer(di_exchange *x, di_request *r, const di_ids *ids, const di_re
     g->max_tokens = g->recipe.inference.has_max_tokens ? p->max_tokens : 0;
     g->model = g->recipe.model;
     di_random_id(id_prefix(g->recipe.protocol), 32, g->id, sizeof g->id);
-    if (!di_recipe_answers_create(g, err)) {
+    if (!di_stored_input(x, &g->recipe, &g->input, err) || !di_recipe_answers_create(g, err)) {
         di_generation_release(g);
         return false;
     }

@@ -6,6 +6,7 @@
 #include "server/internal.h"
 #include "server/page.h"
 #include "server/prepare.h"
+#include "server/response_store.h"
 #include "text/detokenizer.h"
 #include "text/recipe/field.h"
 #include "text/recipe/json_write.h"
@@ -260,6 +261,11 @@ void di_serve_metrics(di_exchange *x) {
     di_buffer text = {0};
     if (s->answerer.engine) {
         di_metrics_poll(s->metrics, s->answerer.engine);
+    }
+    if (s->stored) {
+        size_t count, bytes;
+        di_response_store_usage(s->stored, &count, &bytes);
+        di_metrics_stored(s->metrics, count, bytes);
     }
     di_metrics_journal(s->metrics, di_quota_healthy(s->quota, NULL));
     if (!di_metrics_write(s->metrics, &text, &err)) {

@@ -49,6 +49,8 @@ struct di_exchange {
     int64_t retry_after;
     /* reads a header of the request, any case; NULL: it has none */
     const char *(*header)(void *context, const char *name);
+    /* the same of the arguments behind the path's '?' */
+    const char *(*argument)(void *context, const char *name);
     void *context;
 };
 
@@ -77,6 +79,8 @@ void di_exchange_finish(di_exchange *x);
 void di_serve_chat(di_exchange *x);
 void di_serve_messages(di_exchange *x);
 void di_serve_responses(di_exchange *x);
+void di_serve_stored(di_exchange *x);
+void di_serve_stored_drop(di_exchange *x);
 void di_serve_count_tokens(di_exchange *x);
 void di_serve_completions(di_exchange *x);
 void di_serve_models(di_exchange *x);

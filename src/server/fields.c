@@ -28,7 +28,7 @@ typedef struct row {
 } row;
 
 static const char no_audio[] = "the model neither hears nor speaks";
-static const char no_store[] = "nothing is stored";
+static const char no_store[] = "conversations are not stored";
 
 static const row rows[] = {
     {"model", ALL | K | D | N},
@@ -106,14 +106,14 @@ static const row rows[] = {
     {"prompt_cache_key", 0, 0, C | R | T},
     {"prompt_cache_retention", 0, 0, C | R},
     {"service_tier", 0, 0, C | M | R},
-    {"store", 0, 0, C | R},
+    {"store", R, 0, C},
     {"verbosity", 0, 0, C},
     {"truncation", R},
     {"spaces_between_special_tokens", 0, 0, C | T},
 
-    {"previous_response_id", 0, 0, 0, no_store},
+    {"previous_response_id", R, 0, 0, "it is for responses alone"},
     {"conversation", 0, 0, 0, no_store},
-    {"background", 0, 0, 0, no_store},
+    {"background", 0, 0, 0, "answers are told on the connection that asked"},
     {"max_tool_calls", 0, 0, 0, "it concerns tools that a server runs"},
     {"functions", 0, 0, 0, "use tools"},
     {"function_call", 0, 0, 0, "use tool_choice"},

@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "server/internal.h"
+#include "server/response_store.h"
 
 /* ---- making and freeing -----------------------------------------------------------------------*/
 
@@ -94,6 +95,7 @@ void di_generation_release(di_generation *g) {
     di_request_free(&g->recipe);
     di_pool_free(&g->pool);
     di_stream_free(&g->bytes);
+    di_buffer_free(&g->input);
     pthread_mutex_destroy(&g->lock);
     di_free(g->choices);
     di_free(g->submissions);
@@ -282,6 +284,18 @@ static bool broke_off(const di_generation *g, const di_output *out, int *status,
     return false;
 }
 
+/* One that cannot be kept, for want of memory or because it is larger than all the store, is not.
+ */
+static void keep_response(di_generation *g, double now) {
+    di_buffer json = {0};
+    if (g->voice->whole(g, &json, NULL)) {
+        di_response_store_put(g->server->stored, g->tenant.key ? g->tenant.key->id : "", g->id,
+                              (di_str){json.data, json.size},
+                              (di_str){g->input.data, g->input.size}, now);
+    }
+    di_buffer_free(&json);
+}
+
 static void tell(di_generation *g, int index, const di_output *out, double now) {
     di_generation_choice *c = &g->choices[index];
     di_error err = {0};
@@ -302,8 +316,13 @@ static void tell(di_generation *g, int index, const di_output *out, double now) 
         g->opened = true;
         g->last_event = now;
     }
-    if (c->answered && --g->unanswered == 0 && g->running > 0) {
-        cancel(g); /* a stop text: nobody wants the rest */
+    if (c->answered && --g->unanswered == 0) {
+        if (g->input.size > 0) {
+            keep_response(g, now); /* before its client can read the end and ask for it */
+        }
+        if (g->running > 0) {
+            cancel(g); /* a stop text: nobody wants the rest */
+        }
     }
     watch_reader(g);
 }

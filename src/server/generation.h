@@ -71,6 +71,7 @@ struct di_generation {
     di_pool pool;                             /* of the body, for completions */
     di_request recipe;                        /* chat, messages, responses */
     di_str model;
+    di_buffer input;    /* of a response that is to be stored: its items; else empty */
     int n, num_prompts; /* choices are n * num_prompts */
     int64_t max_tokens; /* asked for; 0: not */
     bool echo;

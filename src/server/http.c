@@ -54,6 +54,10 @@ static const char *get_header(void *context, const char *name) {
     return MHD_lookup_connection_value(context, MHD_HEADER_KIND, name);
 }
 
+static const char *get_argument(void *context, const char *name) {
+    return MHD_lookup_connection_value(context, MHD_GET_ARGUMENT_KIND, name);
+}
+
 /* ---- replies ----------------------------------------------------------------------------------*/
 
 static void add_common(const visit *v, struct MHD_Response *response) {
@@ -295,6 +299,7 @@ static enum MHD_Result begin(di_http *h, struct MHD_Connection *connection, cons
     v->connection = connection;
     v->peer = peer_of(connection);
     v->x.header = get_header;
+    v->x.argument = get_argument;
     v->x.context = connection;
     di_peers_expect(s->peers, v->peer, s->options.body_seconds);
     di_metrics_in_flight(s->metrics, 1);

@@ -15,6 +15,7 @@ typedef enum di_server_state { DI_SERVER_LIVE, DI_SERVER_DRAINING } di_server_st
 struct di_http;
 struct di_peers;
 struct di_readers;
+struct di_response_store;
 
 struct di_server {
     di_server_options options;
@@ -29,6 +30,7 @@ struct di_server {
     struct di_http *http;
     struct di_peers *peers;
     struct di_readers *readers;
+    struct di_response_store *stored; /* NULL: responses are not */
     char address[64];
     uint64_t started; /* seconds since 1970 */
     int port;

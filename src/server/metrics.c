@@ -196,6 +196,11 @@ void di_metrics_journal(di_metrics *m, bool fine) {
     atomic_store_explicit(&m->journal_broken, !fine, memory_order_relaxed);
 }
 
+void di_metrics_stored(di_metrics *m, size_t count, size_t bytes) {
+    atomic_store_explicit(&m->stored, count, memory_order_relaxed);
+    atomic_store_explicit(&m->stored_bytes, bytes, memory_order_relaxed);
+}
+
 void di_metrics_event(di_metrics *m, di_server_event event) {
     if ((unsigned)event < DI_NUM_EVENTS) {
         add(&m->events[event], 1);

@@ -270,6 +270,10 @@ static void write_http(writer *w) {
     histogram(w, "deepinfer:answer_wait_seconds",
               "From when the engine had something to tell to when its connection took it.",
               &m->answer_wait);
+    gauge(w, "deepinfer:stored_responses", "Responses kept for clients to come back to.",
+          (double)atomic_load((atomic_size_t *)&m->stored));
+    gauge(w, "deepinfer:stored_response_bytes", "Memory that they take.",
+          (double)atomic_load((atomic_size_t *)&m->stored_bytes));
     counter(w, "deepinfer:long_requests_total",
             "Requests whose body was so long that a thread of its own read it.",
             load(&m->long_requests));

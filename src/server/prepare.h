@@ -20,6 +20,12 @@ bool di_prepare_conversation(di_exchange *x, di_protocol protocol, di_field_set 
 /* What the answer must be, for the engine; its text lies in the request's pool. */
 bool di_prepare_constraint(di_request *r, di_request_params *p, di_error *err);
 
+/* previous_response_id: puts what was said before in front of the body's input. */
+bool di_stored_spread(di_exchange *x, di_pool *pool, di_value *body, di_error *err);
+
+/* Appends the items of a response's input if it is to be stored, else nothing. */
+bool di_stored_input(const di_exchange *x, di_request *r, di_buffer *out, di_error *err);
+
 /* stream_options: usage in a chunk of its own behind the others, and in every chunk. */
 bool di_prepare_usage(const di_value *body, bool *apart, bool *always, di_error *err);
 

@@ -2,12 +2,16 @@
  * waits for a client: what a client has not read lies in its generation's stream. */
 #include "base/clock.h"
 #include "server/internal.h"
+#include "server/response_store.h"
 
 enum { PATIENCE_MS = 250 };
 
 static void tick(di_server *s, double now) {
     if (s->answerer.engine) {
         di_metrics_poll(s->metrics, s->answerer.engine);
+    }
+    if (s->stored) {
+        di_response_store_expire(s->stored, now);
     }
     pthread_mutex_lock(&s->live_lock);
     for (di_generation *g = s->live; g; g = g->next_live) {

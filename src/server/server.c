@@ -15,6 +15,7 @@
 #include "server/internal.h"
 #include "server/peers.h"
 #include "server/readers.h"
+#include "server/response_store.h"
 
 enum { SPARE_FILES = 64, STOP_SECONDS = 10 };
 
@@ -34,6 +35,8 @@ void di_server_options_init(di_server_options *o) {
         .idle_seconds = 75,
         .keepalive_seconds = 15,
         .access_log = "-",
+        .response_store_per_key = 1000,
+        .response_store_seconds = 86400,
     };
 }
 
@@ -125,6 +128,12 @@ static bool start(di_server *s, di_error *err) {
     s->metrics = di_metrics_create(o->models[0]);
     if (!s->metrics) {
         return di_fail(err, DI_ERR_NO_MEMORY, "no memory for the server's counters");
+    }
+    di_response_store_options store = {.max_bytes = o->response_store_bytes,
+                                       .max_per_key = (size_t)o->response_store_per_key,
+                                       .max_age = o->response_store_seconds};
+    if (o->response_store_bytes > 0 && !(s->stored = di_response_store_create(&store, err))) {
+        return false;
     }
     s->peers = di_peers_create(s, o->max_connections, err);
     s->readers = s->peers ? di_readers_create(o->reader_threads, err) : NULL;
@@ -242,6 +251,7 @@ void di_server_stop(di_server *s) {
     }
     di_readers_destroy(s->readers);
     di_peers_destroy(s->peers);
+    di_response_store_destroy(s->stored);
     di_metrics_destroy(s->metrics);
     di_quota_close(s->quota);
     di_keys_close(s->keys);

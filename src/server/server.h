@@ -24,13 +24,16 @@ typedef struct di_server_options {
     int reader_threads;        /* that read long requests; 0: those of the sockets do */
     int max_connections;
     size_t max_header_bytes, max_body_bytes;
-    size_t max_bodies_bytes;  /* of all requests under way together */
-    size_t max_stream_bytes;  /* of an answer that its client has not read yet */
-    double header_seconds;    /* from a connection's beginning to the end of the request's header */
-    double body_seconds;      /* from there to the end of its body */
-    double idle_seconds;      /* between two requests, and for a client that reads nothing */
-    double keepalive_seconds; /* without an event, then a comment goes out */
-    const char *access_log;   /* a path, "-" standard output; NULL: none */
+    size_t max_bodies_bytes; /* of all requests under way together */
+    size_t max_stream_bytes; /* of an answer that its client has not read yet */
+    double header_seconds;   /* from a connection's beginning to the end of the request's header */
+    double body_seconds;     /* from there to the end of its body */
+    double idle_seconds;     /* between two requests, and for a client that reads nothing */
+    size_t response_store_bytes; /* for responses that clients may come back to; 0: none are kept */
+    int response_store_per_key;
+    double response_store_seconds; /* how long they are kept */
+    double keepalive_seconds;      /* without an event, then a comment goes out */
+    const char *access_log;        /* a path, "-" standard output; NULL: none */
 } di_server_options;
 
 void di_server_options_init(di_server_options *o);

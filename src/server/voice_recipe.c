@@ -30,6 +30,7 @@ static void on_call_id(void *context, char tail[DI_CALL_ID_TAIL + 1]) {
 }
 
 bool di_recipe_answers_create(di_generation *g, di_error *err) {
+    const di_value *previous = di_value_given(&g->recipe.body, "previous_response_id");
     for (int i = 0; i < g->n; i++) {
         di_answer_setup setup = {
             .request = &g->recipe,
@@ -38,6 +39,8 @@ bool di_recipe_answers_create(di_generation *g, di_error *err) {
             .model = g->model,
             .created = g->created,
             .index = (uint32_t)i,
+            .previous = previous ? previous->string : (di_str){NULL, 0},
+            .stored = g->input.size > 0,
             .usage_apart = g->recipe.protocol == DI_PROTOCOL_CHAT,
             .usage_always = g->usage_always,
             .event = g->stream ? on_event : NULL,

@@ -4,9 +4,10 @@
  *     scripted_server FOLDER [NAME=VALUE ...]
  *
  * with the tokenizer of FOLDER. Names: port, threads, reader_threads, max_queue, fixed_tokens,
- * max_connections, max_body, max_stream, header, body, idle, keepalive (seconds), keys, journal,
- * log, model_len. It prints its address on standard output, one line {"submitted", "finished",
- * "cancelled", "running"} for each SIGUSR1, drains on SIGTERM, reloads on SIGHUP. */
+ * max_connections, max_body, max_stream, store, store_per_key, store_age, header, body, idle,
+ * keepalive (seconds), keys, journal, log, model_len. It prints its address on standard output, one
+ * line {"submitted", "finished", "cancelled", "running"} for each SIGUSR1, drains on SIGTERM,
+ * reloads on SIGHUP. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -35,6 +36,9 @@ static bool set(di_server_options *o, di_scripted_options *s, const char *name, 
         {"fixed_tokens", .integer = &s->fixed_tokens},
         {"max_body", .size = &o->max_body_bytes},
         {"max_bodies", .size = &o->max_bodies_bytes},
+        {"store", .size = &o->response_store_bytes},
+        {"store_per_key", .integer = &o->response_store_per_key},
+        {"store_age", .seconds = &o->response_store_seconds},
         {"max_stream", .size = &o->max_stream_bytes},
         {"header", .seconds = &o->header_seconds},
         {"body", .seconds = &o->body_seconds},

@@ -8,7 +8,7 @@ import threading
 import time
 
 sys.path[:0] = ["tests/support"]
-from cli import PATIENCE, main, test  # noqa: E402
+from cli import PATIENCE, deepinfer, main, succeeds, test  # noqa: E402
 from serving import MODEL, demo, import_client, scripted  # noqa: E402
 
 OFF = {"thinking": {"type": "disabled"}}
@@ -297,6 +297,113 @@ def test_responses(folder):
                 raise AssertionError(refused)
             except openai.BadRequestError as e:
                 assert list(refused)[0] in e.message, e
+
+
+@test
+def test_stored_responses(folder):
+    openai = import_client("openai")
+    with scripted(store=1 << 20, store_per_key=4) as s:
+        c = openai_client(s, max_retries=0)
+        off = {"effort": "none"}
+        first = c.responses.create(model=MODEL, input="@say first answer", reasoning=off,
+                                   instructions="Be brief.")
+        assert first.store and first.previous_response_id is None
+        assert c.responses.retrieve(first.id).model_dump() == first.model_dump()
+        second = c.responses.create(model=MODEL, input="@say second", previous_response_id=first.id, reasoning=off)
+        assert second.previous_response_id == first.id and second.output_text == "second"
+        # the same prompt as one whose client sends all of it again; instructions are not kept
+        items = user("@say first answer") + [x.model_dump(exclude_none=True) for x in first.output]
+        whole = c.responses.create(model=MODEL, input=items + user("@say second"), reasoning=off, store=False)
+        assert whole.usage.input_tokens == second.usage.input_tokens > first.usage.input_tokens - 5
+        assert not whole.store
+        # streamed, with reasoning, and with calls of tools: it is there when the last event is
+        last = None
+        for event in c.responses.create(model=MODEL, input=[{"role": "user", "content": THOUGHT}], stream=True,
+                                        previous_response_id=second.id):
+            last = event
+        third = last.response
+        assert third.store and c.responses.retrieve(third.id).output_text == "It is four."
+        tools = [{"type": "function", "name": "weather", "parameters": PARAMETERS},
+                 {"type": "function", "name": "clock", "parameters": {"type": "object"}}]
+        asked = c.responses.create(model=MODEL, input=CALL, tools=tools, reasoning=off, previous_response_id=third.id)
+        results = [{"type": "function_call_output", "call_id": x.call_id, "output": "fine"}
+                   for x in asked.output if x.type == "function_call"]
+        assert len(results) == 2
+        done = c.responses.create(model=MODEL, input=results, tools=tools, reasoning=off,
+                                  previous_response_id=asked.id)
+        assert done.usage.input_tokens > asked.usage.input_tokens
+        # the key keeps four, the oldest went; the newer ones do not need it
+        for gone in (first.id, whole.id, "resp_none", "../keys"):
+            try:
+                c.responses.retrieve(gone)
+                raise AssertionError(gone)
+            except openai.NotFoundError as e:
+                assert e.code in ("response_not_found", "not_found"), e
+        c.responses.delete(asked.id)
+        for function, error in ((lambda: c.responses.delete(asked.id), openai.NotFoundError),
+                                (lambda: c.responses.create(model=MODEL, input="x", previous_response_id=asked.id),
+                                 openai.BadRequestError),
+                                (lambda: c.responses.create(model=MODEL, input="x", previous_response_id=5),
+                                 openai.BadRequestError),
+                                (lambda: c.responses.create(model=MODEL, input="x", store="yes"),
+                                 openai.BadRequestError)):
+            try:
+                function()
+                raise AssertionError("no error")
+            except error as e:
+                assert e.status_code == 404 or e.body["param"] in ("previous_response_id", "store"), e
+        assert c.responses.create(model=MODEL, input="@say on", previous_response_id=done.id, reasoning=off).output_text == "on"
+        # what is cut off or fails is told from what is whole
+        cut = c.responses.create(model=MODEL, input="@count=50", max_output_tokens=3, reasoning=off)
+        assert c.responses.retrieve(cut.id).status == "incomplete"
+        before = s.request("GET", "/metrics")[2].decode()
+        try:
+            c.responses.create(model=MODEL, input="@fail=2 @count=9", reasoning=off)
+            raise AssertionError("no error")
+        except openai.InternalServerError:
+            pass
+        after = s.request("GET", "/metrics")[2].decode()
+        counts = [float(re.search(r"^deepinfer:stored_responses\S* (\S+)", t, re.M)[1]) for t in (before, after)]
+        assert counts == [4, 4], counts
+    with scripted() as s:
+        c = openai_client(s, max_retries=0)
+        r = c.responses.create(model=MODEL, input="@say x", store=True, reasoning={"effort": "none"})
+        assert not r.store
+        try:
+            c.responses.retrieve(r.id)
+            raise AssertionError("found")
+        except openai.NotFoundError as e:
+            assert "--response-store" in e.message, e
+
+
+@test
+def test_stored_responses_are_their_keys_own(folder):
+    openai = import_client("openai")
+    keys = folder / "keys"
+    alice, bob = [succeeds(deepinfer("key", "new", name, "--api-key-file", keys)).out.strip()
+                  for name in ("alice", "bob")]
+    with scripted(store=1 << 20, keys=keys) as s:
+        mine, other = [openai.OpenAI(base_url=s.url + "/v1", api_key=k, timeout=PATIENCE, max_retries=0)
+                       for k in (alice, bob)]
+        r = mine.responses.create(model=MODEL, input="@say secret", reasoning={"effort": "none"})
+        messages = set()
+        for function in (lambda: other.responses.retrieve(r.id), lambda: other.responses.delete(r.id),
+                         lambda: other.responses.create(model=MODEL, input="x", previous_response_id=r.id)):
+            try:
+                function()
+                raise AssertionError("another key found it")
+            except (openai.NotFoundError, openai.BadRequestError) as e:
+                messages.add(e.message.replace(r.id, "ID"))
+        try:
+            other.responses.retrieve("resp_" + "0" * 32)
+        except openai.NotFoundError as e:
+            assert e.message.replace("resp_" + "0" * 32, "ID") in messages, (e, messages)
+        assert mine.responses.retrieve(r.id).output_text == "secret"
+        try:
+            openai.OpenAI(base_url=s.url + "/v1", api_key="none", max_retries=0).responses.retrieve(r.id)
+            raise AssertionError("no key is needed")
+        except openai.AuthenticationError:
+            pass
 
 
 @test

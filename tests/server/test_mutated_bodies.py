@@ -116,7 +116,7 @@ def judge(path, status, kind, text):
 def test_no_body_gets_more_than_its_own_error(_):
     print(f"# SEED={SEED}")
     rng, counts = random.Random(SEED), {}
-    with demo() as s:
+    with demo("--response-store", "1M") as s:
         end = time.monotonic() + SECONDS
         while time.monotonic() < end:
             path, body = rng.choice(BODIES)

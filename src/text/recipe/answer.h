@@ -21,6 +21,8 @@ typedef struct di_answer_setup {
     di_str id, model;
     uint64_t created;  /* seconds since 1970; also when it was completed */
     uint32_t index;    /* chat: which of the request's n answers it is */
+    di_str previous;   /* responses: the one that it goes on from; NULL data: none */
+    bool stored;       /* responses: it can be asked for again */
     bool usage_apart;  /* chat: the last chunk has no usage; di_answers_usage has it */
     bool usage_always; /* chat: every chunk has the usage so far */
     di_event_fn event; /* may be NULL */

@@ -197,20 +197,25 @@ static void write_incomplete(const di_answer *a, di_writer *w) {
 }
 
 static void write_settings(const di_answer *a, di_writer *w) {
-    static const char *const nulls[] = {"previous_response_id", "prompt_cache_key",
-                                        "prompt_cache_retention"};
+    static const char *const nulls[] = {"prompt_cache_key", "prompt_cache_retention"};
     const di_value *body = &a->s.request->body;
     di_write_key(w, "parallel_tool_calls");
     di_write_bool(w, !a->s.request->parsing.single_call);
     di_write_key(w, "presence_penalty");
     di_write_real(w, 0);
-    write_nulls(w, nulls, 3);
+    di_write_key(w, "previous_response_id");
+    if (a->s.previous.data) {
+        di_write_string(w, a->s.previous);
+    } else {
+        di_write_null(w);
+    }
+    write_nulls(w, nulls, 2);
     write_reasoning_settings(w, body);
     write_nulls(w, (const char *const[]){"safety_identifier"}, 1);
     di_write_key(w, "service_tier");
     di_write_text(w, "default");
     di_write_key(w, "store");
-    di_write_bool(w, false);
+    di_write_bool(w, a->s.stored);
     write_number(w, "temperature", body, 1);
     write_text_settings(w, body);
     write_tool_choice(w, body);
