@@ -16,6 +16,10 @@ SERVER_OBJ := $(SERVER_SRC:%.c=$(BUILD)/%.o)
 
 $(BUILD)/%_avx2.o: CFLAGS += $(CFLAGS_avx2)
 $(BUILD)/%_avx512.o: CFLAGS += $(CFLAGS_avx512)
+# Sanitizers' tests spend their time in kernels: half of it with these optimised.
+ifneq ($(filter asan tsan,$(MODE)),)
+$(BUILD)/src/ops/cpu/%.o: CFLAGS += -O3
+endif
 # Only these files know the version, so that a new commit rebuilds only them.
 $(BUILD)/src/base/version.o: CPPFLAGS += -DDI_VERSION='"$(VERSION)"' -DDI_GIT_REV='"$(GIT_REV)"' \
     -DDI_BUILD_MODE='"$(MODE)"'
