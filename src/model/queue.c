@@ -1,10 +1,11 @@
 /* Steps that are queued: see queue.h.
  *
  * A program's launches are fixed; what differs from step to step is in argument memory. So a step
- * of n sequences with one row each is filled up to a bucket's number of rows. A filling row is a
- * sequence of its own with one token before it, in slot 0 and block 0, which are nobody's; all of
- * them compute the same and so choose the same experts. Entries that a program stores are as many
- * as rows: a row that closes none stands for a last sequence without rows, whose entries fall into
+ * of n rows with logits, one or (where drafts are verified) several a sequence, is filled up to a
+ * bucket's number of rows. A filling row is a sequence of its own with one token before it, in slot
+ * 0 and block 0, which are nobody's; all of them compute the same and so choose the same experts.
+ * Sequences are one more than rows, those at the end having none. Entries that a program stores are
+ * as many as rows: a row that closes none stands for the last sequence, whose entries fall into
  * block 0 too. Lengths count by class: launches cover the class's longest sequence, and blocks
  * behind a sequence's end leave at once. */
 #include "model/queue.h"
@@ -69,35 +70,46 @@ static int class_of(const di_programs *p, int64_t tokens) {
 
 /* ---- filling ----------------------------------------------------------------------------------*/
 
-/* Row i of the small inputs: a part's only token, or NULL: a filling row. */
-static void fill_row(di_inputs *in, int i, const di_model_rows *p) {
-    static const di_model_rows nobody = {
-        .pos0 = 1, .blocks = nobodys_block, .before = {-1, -1, -1, -1, -1, -1, -1}};
-    static const int32_t no_token = 0;
+/* Row i of the small inputs: token t of a part. */
+static void fill_row(di_inputs *in, int i, const di_model_rows *p, int t) {
+    enum { BACK = DI_MODEL_LOOK_BACK };
     di_pass *pass = &in->all;
-    int32_t *before = in->before + (size_t)i * DI_MODEL_LOOK_BACK;
-    const int32_t *token = p ? p->tokens : &no_token;
-    p = p ? p : &nobody;
-    pass->seqs[i] = (di_seq_rows){
-        .row0 = i, .num_rows = 1, .pos0 = p->pos0, .blocks = p->blocks, .slot = p->slot};
+    int32_t *before = in->before + (size_t)i * BACK;
+    int64_t at = p->pos0 + t;
     pass->rows[i] = i;
-    pass->positions[i] = p->pos0;
-    in->tokens[i] = *token;
+    pass->positions[i] = at;
+    in->tokens[i] = p->tokens[t];
     in->logit_rows[i] = i;
     in->source[i] = -1;
-    for (int k = 1; k <= DI_MODEL_LOOK_BACK; k++) {
-        before[DI_MODEL_LOOK_BACK - k] = k <= p->pos0 ? p->before[DI_MODEL_LOOK_BACK - k] : -1;
+    for (int k = 1; k <= BACK; k++) {
+        before[BACK - k] = k > at ? -1 : k <= t ? p->tokens[t - k] : p->before[BACK - k + t];
     }
+}
+
+/* Sequence s of the small inputs: a part's tokens, from row `row` on; returns the row behind. */
+static int fill_sequence(di_inputs *in, int s, const di_model_rows *p, int row) {
+    in->all.seqs[s] = (di_seq_rows){.row0 = row,
+                                    .num_rows = p->num_tokens,
+                                    .pos0 = p->pos0,
+                                    .blocks = p->blocks,
+                                    .slot = p->slot};
+    for (int t = 0; t < p->num_tokens; t++) {
+        fill_row(in, row + t, p, t);
+    }
+    return row + p->num_tokens;
 }
 
 /* Entries that rows close, by sequence; then as many as are missing of the last sequence, which
  * stands at position 1 and so closes entry 2 / ratio - 1. */
 static void fill_entries(di_pass *pass, int ratio) {
     int n = pass->step.num_rows, count = 0;
-    for (int i = 0; i < n; i++) {
-        int64_t next = pass->positions[i] + 1;
-        if (next % ratio == 0) {
-            pass->entries[ratio][count++] = (di_entry){i, next / ratio - 1};
+    for (int s = 0; s < n; s++) {
+        const di_seq_rows *seq = &pass->seqs[s];
+        for (int t = 0; t < seq->num_rows; t++) {
+            int64_t next = seq->pos0 + t + 1;
+            if (next % ratio == 0) {
+                pass->entries[ratio][count++] = (di_entry){s, next / ratio - 1};
+            }
         }
     }
     while (count < n) {
@@ -109,14 +121,24 @@ static void fill_entries(di_pass *pass, int ratio) {
     pass->num_entries[ratio] = n;
 }
 
-/* n parts of one token each, filled up to `rows`. */
+/* n parts, filled up to `rows` rows. */
 static void fill_small(di_model *m, const di_model_rows *parts, int n, int rows, int64_t tokens) {
     di_inputs *in = &m->small;
     di_pass *pass = &in->all;
-    for (int i = 0; i < rows; i++) {
-        fill_row(in, i, i < n ? &parts[i] : NULL);
+    static const int32_t no_token = 0;
+    static const di_model_rows nobody = {.pos0 = 1,
+                                         .blocks = nobodys_block,
+                                         .tokens = &no_token,
+                                         .num_tokens = 1,
+                                         .before = {-1, -1, -1, -1, -1, -1, -1}};
+    int row = 0, s = 0;
+    while (row < rows) {
+        row = fill_sequence(in, s, s < n ? &parts[s] : &nobody, row);
+        s++;
     }
-    pass->seqs[rows] = (di_seq_rows){.num_rows = 0, .pos0 = 1, .blocks = nobodys_block, .slot = 0};
+    for (; s <= rows; s++) {
+        pass->seqs[s] = (di_seq_rows){.row0 = rows, .pos0 = 1, .blocks = nobodys_block};
+    }
     pass->any_image = false;
     pass->step = (di_step){
         .num_rows = rows,
@@ -245,13 +267,13 @@ bool di_model_measure(di_model *m, int64_t max_model_len, int max_seqs, di_error
     return ok;
 }
 
-bool di_model_prepare(di_model *m, int max_seqs, bool *recorded, di_model_progress progress,
+bool di_model_prepare(di_model *m, int max_rows, bool *recorded, di_model_progress progress,
                       void *user, di_error *err) {
-    int most = max_seqs < m->o.max_rows ? max_seqs : m->o.max_rows;
+    int most = max_rows < m->o.max_rows ? max_rows : m->o.max_rows;
     most = most < m->o.max_logits ? most : m->o.max_logits;
     di_programs *p = m->programs = di_calloc(1, sizeof *p);
     if (!p || !di_inputs_create(m, &m->small, most, most)) {
-        return di_fail(err, DI_ERR_NO_MEMORY, "no memory for steps of %d sequences", most);
+        return di_fail(err, DI_ERR_NO_MEMORY, "no memory for steps of %d rows", most);
     }
     choose_buckets(p, most);
     choose_classes(p, m->c->max_position_embeddings);
@@ -274,25 +296,31 @@ bool di_model_can_queue(const di_model *m) {
     return m->queue && m->programs && (m->device_hash || m->hasher.num_layers == 0);
 }
 
-/* One token and its logits for each, nothing of a prompt that replays. */
-static bool is_small(const di_model *m, const di_model_rows *parts, int n) {
-    bool small = n <= m->small.max_rows;
-    for (int i = 0; i < n && small; i++) {
+/* The number of rows if all of them have logits and nothing is of a prompt that replays; else 0.
+ * fed: tokens come from the step before, one for each part. */
+static int small_rows(const di_model *m, const di_model_rows *parts, int n, bool fed) {
+    int rows = 0;
+    for (int i = 0; i < n; i++) {
         const di_model_rows *p = &parts[i];
-        small = p->num_tokens == 1 && p->num_logits == 1 && !p->image && p->replay_from == 0;
+        if (p->num_logits != p->num_tokens || p->image || p->replay_from > 0 ||
+            p->num_tokens > m->small.max_rows - rows || (fed && p->num_tokens > 1)) {
+            return 0;
+        }
+        rows += p->num_tokens;
     }
-    return small;
+    return rows;
 }
 
-static void queue_small(di_model *m, const di_model_rows *parts, int n, const int32_t *source,
-                        const int32_t *drawn) {
+static void queue_small(di_model *m, const di_model_rows *parts, int n, int rows,
+                        const int32_t *source, const int32_t *drawn) {
     di_programs *p = m->programs;
     di_inputs *in = m->in = &m->small;
     int64_t longest = 0;
     for (int i = 0; i < n; i++) {
-        longest = parts[i].pos0 + 1 > longest ? parts[i].pos0 + 1 : longest;
+        int64_t end = parts[i].pos0 + parts[i].num_tokens;
+        longest = end > longest ? end : longest;
     }
-    int bucket = bucket_of(p, n), class = class_of(p, longest);
+    int bucket = bucket_of(p, rows), class = class_of(p, longest);
     fill_small(m, parts, n, p->buckets[bucket], p->classes[class]);
     if (source) {
         memcpy(in->source, source, (size_t)n * sizeof *source);
@@ -310,8 +338,9 @@ bool di_model_queue(di_model *m, const di_model_rows *parts, int num_parts, cons
     if (!di_model_check(m, parts, num_parts, true, err)) {
         return false;
     }
-    if (is_small(m, parts, num_parts)) {
-        queue_small(m, parts, num_parts, source, drawn);
+    int rows = small_rows(m, parts, num_parts, source != NULL);
+    if (rows > 0) {
+        queue_small(m, parts, num_parts, rows, source, drawn);
     } else {
         m->programs->others++;
         di_model_run(m, parts, num_parts, source, drawn);

@@ -1,6 +1,6 @@
 /* The model on a backend with a queue (ops/queue.h): weights loaded ahead, and steps that are
- * queued without waiting. Steps in which every sequence has one row run as programs, recorded once
- * for each number of rows and each class of lengths. */
+ * queued without waiting. Steps in which every row has logits (of decoding, and where drafts are
+ * verified) run as programs, recorded once for each number of rows and each class of lengths. */
 #ifndef DI_MODEL_QUEUE_H
 #define DI_MODEL_QUEUE_H
 
@@ -23,10 +23,10 @@ bool di_model_load(di_model *m, bool tables_on_card, di_model_progress progress,
  * slot at least. Nothing runs. */
 bool di_model_measure(di_model *m, int64_t max_model_len, int max_seqs, di_error *err);
 
-/* Memory for steps of up to max_seqs rows, one a sequence; then the programs for short sequences.
+/* Memory for recorded steps of up to max_rows rows; then the programs for short sequences.
  * The cache is the one in use from now on. False only with an error: a device that cannot record
  * runs the steps op by op, and *recorded is false then. */
-bool di_model_prepare(di_model *m, int max_seqs, bool *recorded, di_model_progress progress,
+bool di_model_prepare(di_model *m, int max_rows, bool *recorded, di_model_progress progress,
                       void *user, di_error *err);
 
 /* True if steps can be queued: prepared, and everything on the device that they read. */

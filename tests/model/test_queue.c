@@ -12,7 +12,11 @@
 #include "support/cmocka.h"
 #include "support/mirror.h"
 
-enum { SEQS = 20, LONGEST = 150, STEPS = 40 };
+enum { SEQS = 20, LONGEST = 150, STEPS = 60, MOST_LOGITS = 64 };
+
+/* What a step's sequences have: a row each, one of them a piece of a prompt, or up to six rows with
+ * logits each, as drafts are verified. */
+typedef enum step_kind { DECODES, WITH_PROMPT, VERIFIES } step_kind;
 
 typedef struct world {
     di_parts p;
@@ -40,7 +44,7 @@ static int open_world(void **state) {
         .backend = getenv("TEST_BACKEND"),
         .max_num_seqs = SEQS,
         .max_rows = 256,
-        .max_logits = 64,
+        .max_logits = MOST_LOGITS,
         .kv_memory = 64 << 20,
         .no_prefix_cache = true,
         .queue_steps = true,
@@ -50,8 +54,8 @@ static int open_world(void **state) {
     }
     assert_true(w.p.queues_steps);
     w.row = (size_t)w.p.weights->config.vocab_size * sizeof(float);
-    w.wanted = test_malloc(SEQS * w.row);
-    w.found = test_malloc(SEQS * w.row);
+    w.wanted = test_malloc(MOST_LOGITS * w.row);
+    w.found = test_malloc(MOST_LOGITS * w.row);
     w.drawn = w.p.backend->ops->queue->args_create(w.p.backend, SEQS * sizeof *w.drawn);
     assert_non_null(w.drawn);
     return 0;
@@ -110,7 +114,7 @@ static void close_sequences(void) {
 }
 
 /* Queues the step, half of its tokens fed; its logits into w.found. */
-static void queue(di_model_rows *rows, int n, bool feed) {
+static void queue(di_model_rows *rows, int n, int logits, bool feed) {
     di_backend *be = w.p.backend;
     di_error err;
     double begin, end;
@@ -131,32 +135,34 @@ static void queue(di_model_rows *rows, int n, bool feed) {
         give_up_on(&err);
     }
     assert_true(end >= begin);
-    be->ops->download(be, w.found, di_model_logits(w.p.model), (size_t)n * w.row);
+    be->ops->download(be, w.found, di_model_logits(w.p.model), (size_t)logits * w.row);
     if (!be->ops->sync(be, &err)) {
         give_up_on(&err);
     }
 }
 
 /* One step of some sequences, waited for and then queued: it stores the same state again. */
-static void step(int n, bool feed, bool prompts) {
+static void step(int n, bool feed, step_kind kind) {
+    static const char *const names[] = {"decoding", "with a prompt", "verifying"};
     di_model_rows rows[SEQS];
     di_error err;
-    int first = below(SEQS);
+    int first = below(SEQS), logits = 0;
     for (int i = 0; i < n; i++) {
         int s = (first + i) % SEQS;
-        rows[i] = rows_of(s, prompts && i == 0 ? 3 : 1);
+        rows[i] = rows_of(s, kind == VERIFIES ? 1 + below(6) : kind && i == 0 ? 3 : 1);
+        rows[i].num_logits = kind == VERIFIES ? rows[i].num_tokens : 1;
         w.seqs[s].len += rows[i].num_tokens;
+        logits += rows[i].num_logits;
     }
     if (!di_model_forward(w.p.model, rows, n, w.wanted, &err)) {
         give_up_on(&err);
     }
-    memset(w.found, 0xa5, (size_t)n * w.row);
-    queue(rows, n, feed && !prompts);
-    for (int i = 0; i < n; i++) {
+    memset(w.found, 0xa5, (size_t)logits * w.row);
+    queue(rows, n, logits, feed && kind == DECODES);
+    for (int i = 0; i < logits; i++) {
         if (memcmp(w.found + (size_t)i * w.row / 4, w.wanted + (size_t)i * w.row / 4, w.row) != 0) {
-            fail_msg("step of %d sequences%s%s: row %d at position %lld differs", n,
-                     feed ? ", fed" : "", prompts ? ", with a prompt" : "", i,
-                     (long long)rows[i].pos0);
+            fail_msg("step of %d sequences, %s%s: logits %d of %d differ", n, names[kind],
+                     feed ? ", fed" : "", i, logits);
         }
     }
 }
@@ -170,10 +176,15 @@ static void test_queued_steps_give_the_same_bits(void **unused) {
     open_sequences();
     di_model_step_counts(w.p.model, &before, &others);
     for (int i = 0; i < 12; i++) {
-        step(1 + below(SEQS), i % 2, i % 4 == 3);
+        step(1 + below(SEQS), i % 2, i % 4 == 3 ? WITH_PROMPT : DECODES);
     }
     di_model_step_counts(w.p.model, &programs, &others);
     assert_int_equal(programs - before, 9); /* the others had a prompt in them */
+    for (int i = 0; i < 12; i++) {
+        step(1 + below(3), false, VERIFIES); /* no more than SEQS rows */
+    }
+    di_model_step_counts(w.p.model, &programs, &others);
+    assert_int_equal(programs - before, 9 + 12);
     close_sequences();
 }
 
