@@ -353,7 +353,7 @@ static double run_priced(const machine *m, double acceptance, int n) {
     }
     for (int t = 0, steps = steps_of(n); t < steps; t++) {
         count_from_here(&s, t, steps);
-        int rows = n, drafted = 0, all = 0;
+        int rows = n, drafted = 0, all = 0, given = 0;
         for (int i = 0; i < n; i++) {
             list[i] = &jobs[i];
             jobs[i].verify = 0;
@@ -374,6 +374,7 @@ static double run_priced(const machine *m, double acceptance, int n) {
             bool propose = jobs[i].propose;
             rows += mine;
             bool ended = verify(&s, &s.users[i], mine, &accepted);
+            given += 1 + accepted;
             if (jobs[i].num_drafts) {
                 di_pricer_resolve(&p, &jobs[i], mine, accepted);
             }
@@ -390,6 +391,7 @@ static double run_priced(const machine *m, double acceptance, int n) {
         double draft = draft_time(m, drafted);
         double noise = 1 + time_noise * normal();
         s.seconds += step + draft;
+        di_pricer_note(&p, n, given, (step + draft) * noise, rows > n || drafted > 0);
         di_cost_learn_forward(&p.cost, rows, 0, step * noise);
         di_cost_learn_sampling(&p.cost, rows, 0);
         if (drafted > 0) {

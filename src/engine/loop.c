@@ -393,7 +393,7 @@ static void learn_costs(di_engine *e, const di_work *w) {
 /* Steps of decoding alone teach what steps cost. */
 static void learn_prices(di_engine *e, const di_work *w) {
     double context = 0;
-    int rows = 0, logits = 0;
+    int rows = 0, logits = 0, tokens = 0;
     for (int i = 0; i < w->plan.num_rows; i++) {
         const di_model_rows *part = &w->parts[i];
         if (part->pos0 < w->plan.rows[i].job->num_prompt) {
@@ -402,6 +402,7 @@ static void learn_prices(di_engine *e, const di_work *w) {
         context += (double)part->pos0 * part->num_tokens;
         rows += part->num_tokens;
         logits += part->num_logits;
+        tokens += w->results[i].num_tokens;
     }
     if (!e->pricer.o.priced || rows == 0 || rows != logits || w->failed) {
         return;
@@ -410,6 +411,8 @@ static void learn_prices(di_engine *e, const di_work *w) {
     double predicted =
         di_cost_step(cost, rows, context / rows) + di_cost_draft(cost, w->num_drafted);
     di_engine_note_price(e, predicted, w->end - w->forward);
+    di_pricer_note(&e->pricer, w->plan.num_rows, tokens, w->end - w->forward,
+                   rows > w->plan.num_rows || w->num_drafted > 0);
     di_cost_learn_forward(cost, rows, context, w->middle - w->forward);
     di_cost_learn_sampling(cost, rows, w->sampled - w->middle);
     if (w->num_drafted > 0) {

@@ -18,6 +18,8 @@ static const int64_t least_context = 64;  /* tokens of it, for drafts to be wort
 static const double context_share = 0.02; /* of a step, that keeping it is taken to cost */
 static const int most_vain_turns = 64, most_probe_rounds = 6;
 static const double probe_share = 0.0025, most_patience = 4;
+static const double rate_fade = 0.98, much_less = 0.8;
+static const int few_steps = 8, enough_steps = 40, least_refuted = 256, most_refuted = 8192;
 static const double patience_without_new = 2; /* before an answer is asked in the middle */
 
 bool di_pricer_create(di_pricer *p, const di_pricer_options *o, di_error *err) {
@@ -331,6 +333,55 @@ static void probe(di_pricer *p, di_job *const *jobs, int n, double step) {
     }
 }
 
+/* ---- what came out ----------------------------------------------------------------------------*/
+
+static int load_of(int answers) {
+    int load = 0;
+    while (answers > 1 && load < DI_PRICER_LOADS - 1) {
+        answers /= 2;
+        load++;
+    }
+    return load;
+}
+
+void di_pricer_note(di_pricer *p, int answers, int tokens, double seconds, bool drafts) {
+    int load = load_of(answers);
+    if (drafts && (p->idle || p->chosen_share == 0)) {
+        return; /* a probe or a trial tells nothing about drafts that are meant to pay */
+    }
+    di_pricer_rate *r = drafts ? &p->with[load] : &p->without[load];
+    r->tokens = rate_fade * r->tokens + tokens;
+    r->seconds = rate_fade * r->seconds + seconds;
+    r->steps++;
+}
+
+/* Few steps that gave much less are as good a sign as more that gave less. */
+static bool refuted(const di_pricer *p, int answers) {
+    const di_pricer_rate *with = &p->with[load_of(answers)], *none = &p->without[load_of(answers)];
+    if (none->steps < few_steps || with->steps < few_steps) {
+        return false;
+    }
+    double ratio = with->tokens / with->seconds / (none->tokens / none->seconds);
+    return ratio < (with->steps < enough_steps ? much_less : 1);
+}
+
+/* How many of the chosen jobs are to have drafts after what came of it. */
+static int believe(di_pricer *p, int chosen, int n) {
+    bool still = p->turn < p->refuted_until;
+    if (!still && (chosen == 0 || !refuted(p, n))) {
+        return chosen;
+    }
+    p->chosen_share = 0;
+    if (still) {
+        return 0;
+    }
+    p->refuted_for = p->refuted_for ? 2 * p->refuted_for : least_refuted;
+    p->refuted_for = p->refuted_for < most_refuted ? p->refuted_for : most_refuted;
+    p->refuted_until = p->turn + (uint64_t)p->refuted_for;
+    memset(p->with, 0, sizeof p->with);
+    return 0;
+}
+
 /* Drafts have to pay for nobody for a while before everybody's context goes. */
 static void settle(di_pricer *p, int chosen) {
     if (chosen > 0) {
@@ -346,7 +397,7 @@ static void settle(di_pricer *p, int chosen) {
 
 static void propose_priced(di_pricer *p, di_job *const *jobs, int n) {
     rank(p, jobs, n);
-    int chosen = choose(p, jobs, n);
+    int chosen = believe(p, choose(p, jobs, n), n);
     double step = di_cost_step(&p->cost, n, mean_context(jobs, n));
     settle(p, chosen);
     for (int i = 0; i < n; i++) {

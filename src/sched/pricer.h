@@ -6,6 +6,8 @@
  * drafts that a step verifies, which the drafts at hand then share by their own survivals. Drafts
  * are made for those answers for which they pay for themselves, the draft model's own time
  * included; where they do not, one answer is tried now and then, as often as costs half a percent.
+ * Predictions may be wrong, on a busy machine above all: if steps with drafts turn out to give
+ * fewer tokens a second than steps without did, drafts stop for a while, longer each time.
  *
  * The draft model needs its context of an answer, which costs every row something. Once drafts have
  * paid for nobody for a while, it is kept for nobody but a probe: one answer, from its beginning if
@@ -37,6 +39,14 @@ typedef struct di_pricer_options {
     void *user;
 } di_pricer_options;
 
+/* Tokens a second that steps of so many answers gave, with drafts and without. Old steps fade. */
+typedef struct di_pricer_rate {
+    double tokens, seconds;
+    int steps;
+} di_pricer_rate;
+
+enum { DI_PRICER_LOADS = 16 }; /* numbers of answers by powers of two */
+
 /* How confidences become survivals, as experience has it at the moment. A step takes it along, for
  * the device has the confidences first and shares the step's budget by them. */
 typedef struct di_pricer_law {
@@ -54,14 +64,18 @@ typedef struct di_pricer {
     uint64_t turn;       /* of proposals */
     double chosen_share; /* of the jobs, that had drafts made when that was last asked */
     double since_trial;  /* seconds of steps predicted since an answer was tried */
-    bool idle;           /* drafts pay for nobody: no context is kept but the probe's */
-    int vain_turns;      /* in which they paid for nobody, since they last did */
-    bool probing;        /* some job is the probe */
-    int probe_rounds;    /* that it has had drafts */
-    uint64_t probe_seen; /* turn in which it last had a row */
-    double probe_cost;   /* seconds, of the last one or of this one so far */
-    double patience;     /* probes come this many times less often than their share allows */
-    uint64_t broken;     /* confidences that were no number */
+    /* What came out: predictions are believed as long as they are not refuted. */
+    di_pricer_rate without[DI_PRICER_LOADS], with[DI_PRICER_LOADS];
+    uint64_t refuted_until; /* turn before which drafts do not begin */
+    int refuted_for;        /* turns that the last refutation counted */
+    bool idle;              /* drafts pay for nobody: no context is kept but the probe's */
+    int vain_turns;         /* in which they paid for nobody, since they last did */
+    bool probing;           /* some job is the probe */
+    int probe_rounds;       /* that it has had drafts */
+    uint64_t probe_seen;    /* turn in which it last had a row */
+    double probe_cost;      /* seconds, of the last one or of this one so far */
+    double patience;        /* probes come this many times less often than their share allows */
+    uint64_t broken;        /* confidences that were no number */
     di_price_scratch scratch;
     float *survival;               /* [max_num_seqs, num_drafts] */
     int *limits, *lengths, *order; /* [max_num_seqs] */
@@ -96,6 +110,10 @@ int di_pricer_budget(di_pricer *p, di_job *const *jobs, const int *limits, int n
 /* Whether the draft model's context is wanted of the job's next rows. Asked for each of them while
  * a step is planned; may make the job the probe. */
 bool di_pricer_wants_context(di_pricer *p, di_job *job);
+
+/* A step of decoding alone is done: its answers, tokens and seconds in all, and whether drafts were
+ * verified or made in it. */
+void di_pricer_note(di_pricer *p, int answers, int tokens, double seconds, bool drafts);
 
 /* Sets job->propose of n jobs that will each give a token in a step. */
 void di_pricer_proposals(di_pricer *p, di_job *const *jobs, int n);

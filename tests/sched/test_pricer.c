@@ -398,6 +398,38 @@ static void test_experience_corrects_the_head(void **state) {
     di_pricer_destroy(&w.p);
 }
 
+/* Predictions say that drafts pay, and steps with them are slower: they stop, for longer each time,
+ * and go on when they come out better. */
+static void test_what_comes_out_refutes_predictions(void **state) {
+    (void)state;
+    world w;
+    int context, made = 0, last[2] = {0, 0};
+    open_world(&w, true, 0.0001);
+    live(&w, 2, 50);
+    for (int k = 0; k < 100; k++) {
+        di_pricer_note(&w.p, SEQS, SEQS, 0.010, false);
+    }
+    for (int k = 0; k < 40000; k++) {
+        bool drafts = turn(&w, &context) == SEQS;
+        di_pricer_note(&w.p, SEQS, drafts ? 3 * SEQS : SEQS, drafts ? 0.040 : 0.010, drafts);
+        made += drafts;
+        if (drafts && k > last[1] + 1) {
+            assert_true(k - last[1] >= last[1] - last[0] || k - last[1] > 8000);
+            last[0] = last[1];
+        }
+        last[1] = drafts ? k : last[1];
+    }
+    assert_in_range(made, 2 * 8, 400);
+    made = 0;
+    for (int k = 0; k < 20000; k++) {
+        bool drafts = turn(&w, &context) == SEQS;
+        di_pricer_note(&w.p, SEQS, drafts ? 3 * SEQS : SEQS, drafts ? 0.020 : 0.010, drafts);
+        made += drafts;
+    }
+    assert_true(made > 10000);
+    di_pricer_destroy(&w.p);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_curves_lie_between_their_points),
@@ -410,6 +442,7 @@ int main(void) {
         cmocka_unit_test(test_ranks_agree_on_a_size),
         cmocka_unit_test(test_fixed_verifies_what_there_is_room_for),
         cmocka_unit_test(test_drafts_are_made_where_they_pay),
+        cmocka_unit_test(test_what_comes_out_refutes_predictions),
         cmocka_unit_test(test_a_probe_is_an_answer_that_begins),
         cmocka_unit_test(test_drafts_go_to_those_who_use_them),
         cmocka_unit_test(test_experience_corrects_the_head),
