@@ -151,8 +151,10 @@ static bool decide_drafts(di_parts *e, const di_parts_options *o, di_error *err)
                        "(dspark_block_size)",
                        o->max_rows, block);
     }
-    if (o->drafts == DI_DRAFTS_IF_ANY && block > 0 && !fits) {
-        di_log(DI_LOG_INFO, "no drafts: max_num_batched_tokens is %d, less than a block of %d",
+    if (o->drafts == DI_DRAFTS_IF_ANY && block == 0) {
+        di_log(DI_LOG_WARN, "no drafts: %s has no draft model (mtp.* tensors)", o->model);
+    } else if (o->drafts == DI_DRAFTS_IF_ANY && !fits) {
+        di_log(DI_LOG_WARN, "no drafts: max_num_batched_tokens is %d, less than a block of %d",
                o->max_rows, block);
     }
     return true;

@@ -2,7 +2,9 @@
 
 import json
 import math
+import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -25,6 +27,41 @@ def generate(*requests, flags=()):
 
 def answers(*requests, flags=()):
     return objects(generate(*requests, flags=flags).out)
+
+
+def drop_draft_tensors(shard):
+    """Leaves the draft model's tensors out of a safetensors file."""
+    shard.chmod(0o644)
+    data = shard.read_bytes()
+    (size,) = struct.unpack("<Q", data[:8])
+    header, body, kept, rest = json.loads(data[8 : 8 + size]), data[8 + size :], {}, b""
+    for name, tensor in header.items():
+        if name != "__metadata__" and not name.startswith("mtp."):
+            begin, end = tensor["data_offsets"]
+            kept[name] = dict(tensor, data_offsets=[len(rest), len(rest) + end - begin])
+            rest += body[begin:end]
+    text = json.dumps(kept).encode()
+    text += b" " * (-len(text) % 8)
+    shard.write_bytes(struct.pack("<Q", len(text)) + text + rest)
+
+
+@test
+def test_a_model_without_a_draft_model_says_so_once(folder):
+    model = folder / "model"
+    shutil.copytree(DEMO, model)
+    model.chmod(0o755)
+    for shard in model.glob("model-*.safetensors"):
+        drop_draft_tensors(shard)
+    index = model / "model.safetensors.index.json"
+    index.chmod(0o644)
+    files = json.loads(index.read_text())["weight_map"]
+    kept = {name: file for name, file in files.items() if not name.startswith("mtp.")}
+    index.write_text(json.dumps({"weight_map": kept}))
+    done = succeeds(deepinfer("generate", "-m", str(model), "--temperature", "0", "-q",
+                              stdin=lines(QUESTION)))
+    assert objects(done.out)[0]["text"] == "Dracula was written by Bram Stoker.", done.out
+    assert done.err.count("\n") == 1 and "no drafts" in done.err, done.err
+    assert "has no draft model (mtp.* tensors)" in done.err, done.err
 
 
 @test
