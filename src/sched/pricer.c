@@ -18,8 +18,8 @@ static const int64_t least_context = 64;  /* tokens of it, for drafts to be wort
 static const double context_share = 0.02; /* of a step, that keeping it is taken to cost */
 static const int most_vain_turns = 64, most_probe_rounds = 6;
 static const double probe_share = 0.0025, most_patience = 4;
-static const double rate_fade = 0.98, much_less = 0.8;
-static const int few_steps = 8, enough_steps = 40, least_refuted = 256, most_refuted = 8192;
+static const double rate_fade = 0.99;
+static const int few_steps = 8, least_refuted = 256, most_refuted = 8192;
 static const double patience_without_new = 2; /* before an answer is asked in the middle */
 
 bool di_pricer_create(di_pricer *p, const di_pricer_options *o, di_error *err) {
@@ -355,14 +355,16 @@ void di_pricer_note(di_pricer *p, int answers, int tokens, double seconds, bool 
     r->steps++;
 }
 
-/* Few steps that gave much less are as good a sign as more that gave less. */
+/* How many drafts are accepted is chance: a step's tokens stray by some 0.6 of their number for one
+ * answer. Twice what is left of that over the steps counted is no sign. */
 static bool refuted(const di_pricer *p, int answers) {
     const di_pricer_rate *with = &p->with[load_of(answers)], *none = &p->without[load_of(answers)];
     if (none->steps < few_steps || with->steps < few_steps) {
         return false;
     }
     double ratio = with->tokens / with->seconds / (none->tokens / none->seconds);
-    return ratio < (with->steps < enough_steps ? much_less : 1);
+    double counted = with->steps < 1 / (1 - rate_fade) ? with->steps : 1 / (1 - rate_fade);
+    return ratio < 1 - 2 * 0.6 / sqrt(counted * answers);
 }
 
 /* How many of the chosen jobs are to have drafts after what came of it. */
