@@ -6,7 +6,7 @@ TEST_BIN := $(TEST_SRC:%.c=$(BUILD)/%)
 TEST_SUPPORT := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/support/*.c))
 # Programs that tests run.
 TEST_HELPERS := $(BUILD)/tests/server/scripted_server
-BENCH_SRC := $(sort $(wildcard bench/*.c bench/*/*.c))
+BENCH_SRC := $(sort $(wildcard bench/*.c bench/server/*.c))
 BENCH_BIN := $(BENCH_SRC:%.c=$(BUILD)/%)
 FUZZ_SRC := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_BIN := $(FUZZ_SRC:%.c=build/fuzz/%)
@@ -40,6 +40,14 @@ $(BUILD)/bench/server/%: $(BUILD)/bench/server/%.o $(BUILD)/tests/support/script
 
 # Its ceilings are to be measured by other threads than the ones it judges.
 $(BUILD)/bench/ops $(BUILD)/bench/ops.o: CFLAGS += -fopenmp
+
+# The model of full width on a card.
+$(BUILD)/bench/cuda_model $(BUILD)/bench/cuda_drafts: $(BUILD)/bench/%: $(BUILD)/bench/%.o \
+    $(BUILD)/bench/support/wide.o $(BUILD)/libdeepinfer.a
+	$(call say,LINK)
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) $^ $(LDLIBS) -o $@
+$(BUILD)/bench/support/wide.o $(BUILD)/bench/cuda_model.o $(BUILD)/bench/cuda_drafts.o: \
+    CPPFLAGS += -Ibench
 
 $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/libdeepinfer.a
 	$(call say,LINK)
@@ -117,4 +125,4 @@ lint:
 	@clang-format --dry-run -Werror $(FORMAT_SRC)
 	@printf '%s\n' $(SRC) | xargs -P 2 -n 1 scripts/tidy.sh $(CPPFLAGS)
 
--include $(TEST_BIN:=.d) $(TEST_HELPERS:=.d) $(TEST_SUPPORT:.o=.d) $(BENCH_BIN:=.d)
+-include $(TEST_BIN:=.d) $(TEST_HELPERS:=.d) $(TEST_SUPPORT:.o=.d) $(BENCH_BIN:=.d) $(BUILD)/bench/support/wide.d

@@ -6,8 +6,8 @@
 #
 # --bench: timings behind the checks; --sanitize: the op suite under compute-sanitizer.
 # REQUESTS in the environment is the number of random requests (10,000). Results go to
-# DIR (bench/results) as DATE-CARD-checks.txt, -ops.txt, -step.txt and -model.txt. Exit status 1 if a check
-# fails.
+# DIR (bench/results) as DATE-CARD-checks.txt, -ops.txt, -step.txt, -model.txt and -drafts.txt. Exit
+# status 1 if a check fails.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -138,6 +138,9 @@ if [ -n "$bench" ]; then
     [ "${PIPESTATUS[0]}" -eq 0 ] || failed=1
     { heading 'bench/cuda_model' && timeout 280 "$here/bin/cuda_model"; } 2>&1 |
         tee "$out/$(date -u +%F)-$short-model.txt"
+    [ "${PIPESTATUS[0]}" -eq 0 ] || failed=1
+    { heading 'bench/cuda_drafts' && timeout 280 "$here/bin/cuda_drafts"; } 2>&1 |
+        tee "$out/$(date -u +%F)-$short-drafts.txt"
     [ "${PIPESTATUS[0]}" -eq 0 ] || failed=1
 fi
 rm -f "$log"

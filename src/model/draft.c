@@ -116,12 +116,10 @@ static bool draw_column(di_model *m, int n, int j, di_draft_fn draw, void *user,
     return true;
 }
 
-bool di_model_draft(di_model *m, const di_draft_rows *parts, int n, di_draft_fn draw, void *user,
-                    int32_t *tokens, float *confidence, di_error *err) {
+bool di_model_draft_queue(di_model *m, const di_draft_rows *parts, int n, di_error *err) {
     const di_config *c = m->c;
     m->in = &m->any;
     di_pass *pass = &m->in->all;
-    int32_t *before = m->in->draft_before;
     if (!parts_ok(m, parts, n, err)) {
         return false;
     }
@@ -134,6 +132,16 @@ bool di_model_draft(di_model *m, const di_draft_rows *parts, int n, di_draft_fn 
         di_graph_draft_stage(m, pass, s);
     }
     head(m, pass->step.num_rows);
+    return true;
+}
+
+bool di_model_draft(di_model *m, const di_draft_rows *parts, int n, di_draft_fn draw, void *user,
+                    int32_t *tokens, float *confidence, di_error *err) {
+    const di_config *c = m->c;
+    int32_t *before = m->any.draft_before;
+    if (!di_model_draft_queue(m, parts, n, err)) {
+        return false;
+    }
     for (int j = 0; j < c->dspark_block_size; j++) {
         for (int i = 0; i < n; i++) {
             before[i] = j ? tokens[i * c->dspark_block_size + j - 1] : parts[i].anchor;

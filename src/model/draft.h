@@ -29,4 +29,8 @@ typedef int32_t (*di_draft_fn)(void *user, int i, int j, const float *logits);
 bool di_model_draft(di_model *m, const di_draft_rows *parts, int n, di_draft_fn draw, void *user,
                     int32_t *tokens, float *confidence, di_error *err);
 
+/* The part of a round in front of the sequential head, queued: the rows through the stages, and
+ * their logits before the correction. */
+bool di_model_draft_queue(di_model *m, const di_draft_rows *parts, int n, di_error *err);
+
 #endif

@@ -1,0 +1,328 @@
+/* What drafts bring on a card: a whole model of DeepSeek-V4.1-Flash's width with its draft stages
+ * (bench/support/wide.h), what its steps of one to six rows a sequence cost and what a round of
+ * drafts costs, and from these, with drafts that stand as often as a given profile says, tokens a
+ * second without drafts, with one to five verified always, and with the engine's own pricer
+ * (sched/pricer.c), which has to find out.
+ *
+ *   bench/cuda_drafts [--expert-layers N] [--expect P,P,P,P,P] [CONTEXT]
+ *
+ * Random weights draft nothing that stands, so acceptance is forced: P is the probability that a
+ * draft stands given that those before it did (0.9,0.8,0.7,0.6,0.5). Steps are recorded and queued
+ * one behind the other; they end with logits, and drawing tokens is no part of them. Of a round of
+ * drafts two times are told: as the engine runs it today, logits going to the host after each of
+ * five draws (the draws themselves left out), and the card's part of it alone, which is what
+ * remains when it draws by itself. Without a card it says so and does nothing. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "model/draft.h"
+#include "sched/pricer.h"
+#include "support/wide.h"
+
+enum {
+    CHUNK = 2048, /* rows of a prefill step */
+    DRAFTS = 5,
+    MAX_BATCH = 256,
+    STEPS = 8, /* queued at once */
+    RUNS = 3,  /* of so many steps; the best counts */
+    SIMULATED = 3000,
+};
+
+static const int batches[] = {1, 16, 64, MAX_BATCH};
+enum { BATCHES = sizeof batches / sizeof *batches };
+
+static wide w;
+static di_seq seqs[MAX_BATCH];
+static double chance[DRAFTS] = {0.9, 0.8, 0.7, 0.6, 0.5};
+
+/* Seconds. */
+static struct {
+    double step[1 + DRAFTS]; /* by drafts a sequence */
+    double draft[2];         /* by way of the host; on the card alone */
+} measured[BATCHES];
+
+static const char *const draft_kinds[2] = {"drafts drawn on the host", "the card's part alone"};
+
+/* ---- measuring --------------------------------------------------------------------------------*/
+
+/* STEPS steps of n sequences with so many rows each; of one. */
+static double steps_of(int n, int rows_each) {
+    static di_model_rows rows[MAX_BATCH];
+    const di_queue_ops *queue = w.be->ops->queue;
+    di_error err;
+    double begin, end;
+    queue->begin(w.be, 0);
+    for (int step = 0; step < STEPS; step++) {
+        for (int i = 0; i < n; i++) {
+            rows[i] = di_model_next_rows(&seqs[i], w.tokens + (ptrdiff_t)i * 64, rows_each);
+            rows[i].num_logits = rows_each;
+        }
+        wide_check(di_model_queue(w.model, rows, n, NULL, NULL, &err), &err);
+        for (int i = 0; i < n; i++) {
+            seqs[i].len += rows_each;
+        }
+    }
+    queue->end(w.be, 0);
+    wide_check(queue->wait(w.be, 0, &begin, &end, &err), &err);
+    return (end - begin) / STEPS;
+}
+
+static int32_t no_draw(void *user, int i, int j, const float *logits) {
+    (void)user;
+    (void)i;
+    (void)logits;
+    return 100 + j;
+}
+
+static double draft_by_host(const di_draft_rows *parts, int n) {
+    static int32_t tokens[MAX_BATCH * DRAFTS];
+    static float confidence[MAX_BATCH * DRAFTS];
+    di_error err;
+    double start = di_now();
+    wide_check(di_model_draft(w.model, parts, n, no_draw, NULL, tokens, confidence, &err), &err);
+    return di_now() - start;
+}
+
+static double draft_on_card(const di_draft_rows *parts, int n) {
+    const di_queue_ops *queue = w.be->ops->queue;
+    di_error err;
+    double begin, end;
+    queue->begin(w.be, 0);
+    for (int step = 0; step < STEPS; step++) {
+        wide_check(di_model_draft_queue(w.model, parts, n, &err), &err);
+    }
+    queue->end(w.be, 0);
+    wide_check(queue->wait(w.be, 0, &begin, &end, &err), &err);
+    return (end - begin) / STEPS;
+}
+
+/* The best of some runs behind one that records, or takes memory. */
+static void keep_best(double *best, int run, double seconds) {
+    *best = run == 1 || seconds < *best ? seconds : *best;
+}
+
+static void measure(int b) {
+    static di_draft_rows parts[MAX_BATCH];
+    int n = batches[b];
+    for (int run = 0; run <= RUNS; run++) {
+        for (int k = 0; k <= DRAFTS; k++) {
+            keep_best(&measured[b].step[k], run, steps_of(n, 1 + k));
+        }
+    }
+    for (int i = 0; i < n; i++) {
+        parts[i] =
+            (di_draft_rows){.pos0 = seqs[i].len, .slot = seqs[i].slot, .anchor = w.tokens[i]};
+    }
+    for (int run = 0; run <= RUNS; run++) {
+        keep_best(&measured[b].draft[0], run, draft_by_host(parts, n));
+        keep_best(&measured[b].draft[1], run, draft_on_card(parts, n));
+    }
+    printf("%6d", n);
+    for (int k = 0; k <= DRAFTS; k++) {
+        printf(" %8.2f", 1e3 * measured[b].step[k]);
+    }
+    printf("   %8.2f %8.2f\n", 1e3 * measured[b].draft[0], 1e3 * measured[b].draft[1]);
+    fflush(stdout);
+}
+
+static void measure_all(int64_t context) {
+    di_error err;
+    uint64_t programs, others;
+    wide_check(di_seq_open(w.cache, &seqs[0], (di_hash){0}, &err), &err);
+    wide_prefill(&w, &seqs[0], context);
+    wide_check(di_seq_reserve(w.cache, &seqs[0], context + WIDE_MORE, &err), &err);
+    for (int i = 1; i < MAX_BATCH; i++) {
+        wide_copy_sequence(&w, &seqs[i], &seqs[0]);
+    }
+    printf("\nms of a step by rows a sequence, and of a round of drafts; contexts of %lld and up\n"
+           "%6s %8d %8d %8d %8d %8d %8d   %8s %8s\n",
+           (long long)context, "batch", 1, 2, 3, 4, 5, 6, "by host", "on card");
+    for (int b = 0; b < BATCHES; b++) {
+        measure(b);
+    }
+    di_model_step_counts(w.model, &programs, &others);
+    printf("%llu steps ran as recorded programs, %llu op by op\n", (unsigned long long)programs,
+           (unsigned long long)others);
+    for (int i = 0; i < MAX_BATCH; i++) {
+        di_seq_close(w.cache, &seqs[i]);
+    }
+}
+
+/* ---- policies ---------------------------------------------------------------------------------*/
+
+static double fixed_rate(int b, int kind, int length) {
+    double tokens = 1, survival = 1;
+    for (int j = 0; j < length; j++) {
+        tokens += survival *= chance[j];
+    }
+    double seconds = measured[b].step[length] + (length ? measured[b].draft[kind] : 0);
+    return batches[b] * tokens / seconds;
+}
+
+static double unit(void) {
+    return ((double)(wide_random() >> 11) + 0.5) * 0x1p-53;
+}
+
+static void open_pricer(di_pricer *p, int b, int kind) {
+    di_pricer_options o = {.num_drafts = DRAFTS, .max_num_seqs = batches[b], .priced = true};
+    di_curve step = {0}, draft = {0};
+    for (int j = 0; j < DRAFTS; j++) {
+        o.temperatures[j] = 1;
+    }
+    for (int k = 0; k <= DRAFTS; k++) {
+        di_curve_add(&step, batches[b] * (1 + k), measured[b].step[k]);
+    }
+    for (int i = 0; i <= b; i++) {
+        di_curve_add(&draft, batches[i], measured[i].draft[kind]);
+    }
+    di_error err;
+    wide_check(di_pricer_create(p, &o, &err), &err);
+    di_cost_init(&p->cost, &step, &draft, false);
+}
+
+typedef struct run {
+    double tokens, seconds;
+    long drafted, verified;
+} run;
+
+/* One step of n answers, as scheduler and device do it. */
+static void simulate_step(di_pricer *p, di_job *jobs, int n, di_price_scratch *scratch, run *r) {
+    static di_job *list[MAX_BATCH];
+    static int limits[MAX_BATCH], lengths[MAX_BATCH];
+    static float survival[MAX_BATCH * DRAFTS], confidence[DRAFTS];
+    int all = 0, budget = 0, drafted = 0, given = 0;
+    for (int i = 0; i < n; i++) {
+        list[i] = &jobs[i];
+        all += limits[i] = jobs[i].num_drafts;
+        memcpy(survival + i * DRAFTS, jobs[i].survival, DRAFTS * sizeof *survival);
+        di_pricer_wants_context(p, &jobs[i]);
+    }
+    if (all > 0) {
+        budget = di_pricer_budget(p, list, limits, n, n, all);
+    }
+    di_slots slots = {survival, limits, n, DRAFTS};
+    di_price_share(&slots, budget, scratch, lengths);
+    di_pricer_proposals(p, list, n);
+    di_pricer_law law = di_pricer_get_law(p);
+    for (int j = 0; j < DRAFTS; j++) {
+        confidence[j] = (float)log(chance[j] / (1 - chance[j]));
+    }
+    for (int i = 0; i < n; i++) {
+        int accepted = 0;
+        while (accepted < lengths[i] && unit() < chance[accepted]) {
+            accepted++;
+        }
+        given += 1 + accepted;
+        if (limits[i] > 0) {
+            di_pricer_resolve(p, &jobs[i], lengths[i], accepted);
+        }
+        di_pricer_file(p, &jobs[i], &law, confidence, jobs[i].propose ? DRAFTS : 0);
+        drafted += jobs[i].propose;
+    }
+    double seconds = di_curve_at(&p->cost.step, n + budget, false);
+    double draft = drafted > 0 ? di_curve_at(&p->cost.draft, drafted, false) : 0;
+    di_pricer_note(p, n, given, seconds + draft, budget > 0 || drafted > 0);
+    di_cost_learn_forward(&p->cost, n + budget, 0, seconds);
+    r->tokens += given;
+    r->seconds += seconds + draft;
+    r->drafted += drafted;
+    r->verified += budget;
+}
+
+static run priced_run(int b, int kind) {
+    static di_job jobs[MAX_BATCH];
+    di_price_scratch scratch;
+    di_pricer p;
+    di_error err;
+    run r = {0};
+    int n = batches[b];
+    open_pricer(&p, b, kind);
+    wide_check(di_price_scratch_create(&scratch, n * DRAFTS, &err), &err);
+    for (int i = 0; i < n; i++) {
+        jobs[i] = (di_job){.max_len = 1000000};
+    }
+    for (int t = 0; t < SIMULATED; t++) {
+        if (t == SIMULATED / 10) { /* what it had to find out is not counted */
+            r = (run){0};
+        }
+        simulate_step(&p, jobs, n, &scratch, &r);
+    }
+    di_price_scratch_destroy(&scratch);
+    di_pricer_destroy(&p);
+    return r;
+}
+
+static void compare(int kind) {
+    printf("\ntokens/s, and over none: %s; drafts stand with %.2f %.2f %.2f %.2f %.2f\n%6s %15s",
+           draft_kinds[kind], chance[0], chance[1], chance[2], chance[3], chance[4], "batch",
+           "none");
+    for (int k = 1; k <= DRAFTS; k++) {
+        printf(" %14s%d", "fixed ", k);
+    }
+    printf(" %15s   verified of drafted\n", "priced");
+    for (int b = 0; b < BATCHES; b++) {
+        double none = fixed_rate(b, kind, 0);
+        printf("%6d", batches[b]);
+        for (int k = 0; k <= DRAFTS; k++) {
+            double rate = fixed_rate(b, kind, k);
+            printf(" %9.0f %5.2f", rate, rate / none);
+        }
+        run r = priced_run(b, kind);
+        double rate = r.tokens / r.seconds;
+        printf(" %9.0f %5.2f   %.2f of %.2f a token\n", rate, rate / none,
+               (double)r.verified / r.tokens, (double)r.drafted * DRAFTS / r.tokens);
+    }
+    fflush(stdout);
+}
+
+/* ---- the run ----------------------------------------------------------------------------------*/
+
+static void read_chances(const char *text) {
+    for (int j = 0; j < DRAFTS; j++) {
+        char *end;
+        chance[j] = strtod(text, &end);
+        if (end == text || chance[j] <= 0 || chance[j] >= 1 || *end != (j + 1 < DRAFTS ? ',' : 0)) {
+            wide_give_up("--expect takes five numbers between 0 and 1, with commas");
+        }
+        text = end + 1;
+    }
+}
+
+int main(int argc, char **argv) {
+    int expert_layers = 13;
+    int64_t context = 1024;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--expert-layers") == 0 && i + 1 < argc) {
+            expert_layers = atoi(argv[++i]);
+        } else if (strcmp(argv[i], "--expect") == 0 && i + 1 < argc) {
+            read_chances(argv[++i]);
+        } else {
+            context = atoll(argv[i]);
+        }
+    }
+    if (context < 1 || context > 100000) {
+        wide_give_up("contexts are 1 to 100000 tokens");
+    }
+    wide_options o = {
+        .expert_layers = expert_layers,
+        .drafts = true,
+        .chunk = CHUNK,
+        .max_batch = MAX_BATCH,
+        .max_logits = MAX_BATCH * (1 + DRAFTS),
+        .longest = context > CHUNK ? context : CHUNK,
+    };
+    if (!wide_open(&w, &o)) {
+        return 0;
+    }
+    if (w.weights.config.dspark_block_size != DRAFTS) {
+        wide_give_up("the model's block has another number of drafts");
+    }
+    measure_all(context);
+    compare(0);
+    compare(1);
+    wide_close(&w);
+    return 0;
+}

@@ -1,0 +1,372 @@
+/* The model of full width: see wide.h. */
+#include "support/wide.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "ops/cuda/cuda.h"
+#include "weights/inventory.h"
+
+static uint64_t state = 1;
+
+_Noreturn void wide_give_up(const char *what) {
+    fprintf(stderr, "%s: %s\n", program_invocation_short_name, what);
+    exit(1);
+}
+
+void wide_check(bool ok, const di_error *err) {
+    if (!ok) {
+        wide_give_up(err->message);
+    }
+}
+
+uint64_t wide_random(void) { /* splitmix64 */
+    uint64_t z = state += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+/* ---- weights ----------------------------------------------------------------------------------*/
+
+/* Random values of one kind, mapped as often as wanted. */
+typedef struct piece {
+    int file;
+    size_t bytes;
+} piece;
+
+typedef uint64_t (*eight_bytes)(void);
+
+static uint64_t random_codes(void) {
+    return wide_random() & 0xbfbfbfbfbfbfbfbfu; /* no NaN among them */
+}
+
+static uint64_t random_scales(void) { /* 2^-9 .. 2^-6 */
+    return 0x7676767676767676u + (wide_random() & 0x0303030303030303u);
+}
+
+static uint64_t random_bf16(void) { /* up to 2^-3, of either sign */
+    return (wide_random() & 0x807f807f807f807fu) |
+           (0x3c003c003c003c00u + (wide_random() & 0x0180018001800180u));
+}
+
+static uint64_t random_f32(void) { /* up to 2^-3, of either sign */
+    return (wide_random() & 0x807fffff807fffffu) | 0x3d0000003d000000u;
+}
+
+static piece make_piece(const char *name, size_t bytes, eight_bytes value) {
+    piece p = {.file = memfd_create(name, 0), .bytes = bytes};
+    uint64_t *to = MAP_FAILED;
+    if (p.file >= 0 && ftruncate(p.file, (off_t)bytes) == 0) {
+        to = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, p.file, 0);
+    }
+    if (to == MAP_FAILED) {
+        wide_give_up("no memory on the host for random weights");
+    }
+    for (size_t i = 0; i < bytes / 8; i++) {
+        to[i] = value();
+    }
+    munmap(to, bytes);
+    return p;
+}
+
+/* `bytes` of the piece, from a random page on, at an address of their own. */
+static void *map_piece(piece p, size_t bytes) {
+    const size_t page = 4096;
+    size_t room = bytes <= p.bytes ? (p.bytes - bytes) / page + 1 : 0;
+    void *at = MAP_FAILED;
+    if (room > 0) {
+        at = mmap(NULL, bytes, PROT_READ, MAP_SHARED, p.file, (off_t)(wide_random() % room * page));
+    }
+    if (at == MAP_FAILED) {
+        wide_give_up("no address space for weights");
+    }
+    return at;
+}
+
+typedef struct filler {
+    piece codes, scales, bf16, f32;
+    char *expert_codes[DI_MAX_LAYERS], *expert_scales[DI_MAX_LAYERS];
+    size_t codes_used, scales_used; /* in the layer under way */
+    int layer, num_layers, expert_layers;
+} filler;
+
+static size_t align64(size_t n) {
+    return (n + 63) / 64 * 64;
+}
+
+/* An expert's data come from its layer's stretch, one behind the other. */
+static void fill_expert(filler *f, const di_parameter *p, di_tensor *t, size_t bytes,
+                        size_t scales) {
+    int layer = 0, stage;
+    if (sscanf(p->name, "mtp.%d.", &stage) == 1) {
+        layer = f->num_layers + stage;
+    } else if (sscanf(p->name, "layers.%d.", &layer) != 1) {
+        wide_give_up("an expert outside the layers");
+    }
+    if (layer != f->layer) {
+        f->layer = layer;
+        f->codes_used = f->scales_used = 0;
+    }
+    int own = layer % f->expert_layers;
+    t->data = f->expert_codes[own] + f->codes_used;
+    t->scale = (uint8_t *)f->expert_scales[own] + f->scales_used;
+    f->codes_used += align64(bytes);
+    f->scales_used += align64(scales);
+    if (f->codes_used > f->codes.bytes || f->scales_used > f->scales.bytes) {
+        wide_give_up("a layer's experts are larger than thought");
+    }
+}
+
+static bool fill_parameter(void *context, const di_parameter *p) {
+    filler *f = context;
+    static const di_dtype dtypes[] = {
+        [DI_STORED_F32] = DI_F32,       [DI_STORED_BF16] = DI_BF16,    [DI_STORED_FP8] = DI_F8_E4M3,
+        [DI_STORED_TABLE] = DI_F8_E4M3, [DI_STORED_FP4] = DI_FP4_E2M1,
+    };
+    di_tensor t = {.dtype = dtypes[p->storage], .rank = p->rank};
+    size_t values = 1;
+    for (int i = 0; i < p->rank; i++) {
+        t.shape[i] = p->shape[i];
+        values *= (size_t)p->shape[i];
+    }
+    size_t bytes = values * (size_t)di_dtype_bits(t.dtype) / 8;
+    if (p->storage < DI_STORED_FP8) {
+        t.data = map_piece(p->storage == DI_STORED_F32 ? f->f32 : f->bf16, bytes);
+    } else {
+        t.scale_block[0] = p->storage == DI_STORED_FP8 ? 32 : 1;
+        t.scale_block[1] = 32;
+        size_t rows =
+            ((size_t)p->shape[0] + (size_t)t.scale_block[0] - 1) / (size_t)t.scale_block[0];
+        size_t scales = rows * (size_t)p->shape[1] / 32;
+        if (p->storage == DI_STORED_FP4) {
+            fill_expert(f, p, &t, bytes, scales);
+        } else {
+            t.data = map_piece(f->codes, bytes);
+            t.scale = map_piece(f->scales, scales);
+        }
+    }
+    *p->slot = t;
+    return true;
+}
+
+/* The released configuration with n-gram tables of about 24 x 40,000 rows. */
+static void read_config(di_config *config) {
+    static const struct {
+        const char *from, *to;
+    } swaps[] = {
+        {"\"engram_num_embeddings\": [384006168, 384016682]",
+         "\"engram_num_embeddings\": [963078, 970134]"},
+        {"\"engram_vocab_size\": 16000000", "\"engram_vocab_size\": 40000"},
+    };
+    char folder[] = "/tmp/cuda_model.XXXXXX", path[64], *text;
+    size_t size;
+    di_error err;
+    if (!mkdtemp(folder) || !di_file_read("tools/flash-config.json", 1 << 20, &text, &size, &err)) {
+        wide_give_up("run it in the project's folder");
+    }
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    FILE *out = fopen(path, "w");
+    const char *at = text;
+    for (int i = 0; out && i < 2; i++) {
+        const char *found = strstr(at, swaps[i].from);
+        if (i == 0 && found > strstr(at, swaps[1].from)) {
+            wide_give_up("tools/flash-config.json has another order");
+        }
+        if (!found) {
+            wide_give_up("tools/flash-config.json is another one");
+        }
+        fprintf(out, "%.*s%s", (int)(found - at), at, swaps[i].to);
+        at = found + strlen(swaps[i].from);
+    }
+    if (!out || fputs(at, out) < 0 || fclose(out) != 0) {
+        wide_give_up("cannot write to /tmp");
+    }
+    bool ok = di_config_read(config, folder, &err);
+    unlink(path);
+    rmdir(folder);
+    di_free(text);
+    if (!ok) {
+        wide_give_up(err.message);
+    }
+}
+
+static void make_weights(wide *w) {
+    di_error err;
+    const di_config *c = &w->weights.config;
+    read_config(&w->weights.config);
+    size_t expert = 3 * (size_t)c->moe_intermediate_size * (size_t)c->hidden_size;
+    size_t experts = (size_t)c->n_routed_experts;
+    filler f = {
+        .codes = make_piece("codes", (expert / 2 + 4096) * experts, random_codes),
+        .scales = make_piece("scales", (expert / 32 + 4096) * experts, random_scales),
+        .bf16 = make_piece("bf16", (size_t)3 << 29, random_bf16),
+        .f32 = make_piece("f32", (size_t)16 << 20, random_f32),
+        .layer = -1,
+        .num_layers = c->num_hidden_layers,
+        .expert_layers = w->o.expert_layers,
+    };
+    for (int l = 0; l < w->o.expert_layers; l++) {
+        f.expert_codes[l] = mmap(NULL, f.codes.bytes, PROT_READ, MAP_SHARED, f.codes.file, 0);
+        f.expert_scales[l] = mmap(NULL, f.scales.bytes, PROT_READ, MAP_SHARED, f.scales.file, 0);
+        if (f.expert_codes[l] == MAP_FAILED || f.expert_scales[l] == MAP_FAILED) {
+            wide_give_up("no address space for experts");
+        }
+    }
+    if (!di_weights_allocate(&w->weights, w->o.drafts, &err) ||
+        !di_inventory_walk(&w->weights, fill_parameter, &f)) {
+        wide_give_up("no memory for the list of weights");
+    }
+}
+
+/* ---- sequences --------------------------------------------------------------------------------*/
+
+double wide_prefill(wide *w, di_seq *seq, int64_t n) {
+    di_error err;
+    double start = di_now();
+    wide_check(di_seq_reserve(w->cache, seq, n, &err), &err);
+    while (seq->len < n) {
+        int count = n - seq->len < w->o.chunk ? (int)(n - seq->len) : w->o.chunk;
+        di_model_rows rows = di_model_next_rows(seq, w->tokens, count);
+        wide_check(di_model_forward(w->model, &rows, 1, NULL, &err), &err);
+        seq->len += count;
+    }
+    return di_now() - start;
+}
+
+void wide_copy_sequence(wide *w, di_seq *to, const di_seq *from) {
+    di_error err;
+    const di_state_pool *pool = di_cache_pool(w->cache);
+    size_t block = pool->layout->block_stride, slot = pool->layout->slot_stride;
+    wide_check(di_seq_open(w->cache, to, (di_hash){0}, &err), &err);
+    wide_check(di_seq_reserve(w->cache, to, from->len + WIDE_MORE, &err), &err);
+    for (int i = 0; i < from->num_blocks && i < to->num_blocks; i++) {
+        w->be->ops->copy(w->be, pool->blocks + (size_t)to->blocks[i] * block,
+                         pool->blocks + (size_t)from->blocks[i] * block, block);
+    }
+    w->be->ops->copy(w->be, pool->slots + (size_t)to->slot * slot,
+                     pool->slots + (size_t)from->slot * slot, slot);
+    to->len = from->len;
+}
+
+/* ---- opening and closing
+ * ------------------------------------------------------------------------*/
+
+static void measure_bandwidth(wide *w) {
+    size_t bytes = (size_t)4 << 30;
+    void *buffer = w->be->ops->alloc(w->be, bytes);
+    di_error err;
+    if (!buffer) {
+        wide_give_up("the card has no memory left");
+    }
+    for (int i = 0; i < 8; i++) {
+        double start = di_now();
+        di_cuda_read_all(w->be, buffer, bytes);
+        wide_check(w->be->ops->sync(w->be, &err), &err);
+        double rate = (double)bytes / (di_now() - start);
+        w->bandwidth = rate > w->bandwidth ? rate : w->bandwidth;
+    }
+    w->be->ops->free(w->be, buffer);
+    printf("reading memory: %.0f GB/s\n", w->bandwidth * 1e-9);
+}
+
+static void open_model(wide *w) {
+    di_error err;
+    int64_t room = w->o.longest + WIDE_MORE;
+    int64_t blocks = w->o.max_batch * di_blocks_for(room + DI_BLOCK_TOKENS);
+    di_cache_options co = {
+        .num_blocks = (int)blocks,
+        .num_slots = w->o.max_batch + 1,
+        .max_backtracking = w->o.drafts ? 2 * w->weights.config.dspark_block_size + 1 : 6,
+        .draft_layers = w->o.drafts ? w->weights.config.num_nextn_predict_layers : 0};
+    w->cache = di_cache_create(&w->weights.config, w->be, &co, &err);
+    wide_check(w->cache != NULL, &err);
+    int32_t *map = di_calloc((size_t)w->weights.config.vocab_size, sizeof *map);
+    for (int i = 0; map && i < w->weights.config.vocab_size; i++) {
+        map[i] = i % w->weights.config.engram_compressed_vocab_size;
+    }
+    di_model_options mo = {.max_rows = w->o.chunk,
+                           .max_logits = w->o.max_logits,
+                           .token_map = map,
+                           .drafts = w->o.drafts};
+    w->model = map ? di_model_create(&w->weights, w->be, w->cache, &mo, &err) : NULL;
+    wide_check(w->model != NULL, &err);
+    di_free(map);
+    int64_t count = room + 64 * (int64_t)w->o.max_batch;
+    w->tokens = di_calloc((size_t)count, sizeof *w->tokens);
+    for (int64_t i = 0; w->tokens && i < count; i++) {
+        w->tokens[i] = (int32_t)(wide_random() % (uint64_t)w->weights.config.vocab_size);
+    }
+    printf("state of %d sequences: %.1f GiB; 40 layers, experts of %d of them\n", w->o.max_batch,
+           (double)di_cache_bytes(&w->weights.config, &co) / (1 << 30), w->o.expert_layers);
+    fflush(stdout);
+}
+
+/* Layers share experts, so the card's memory is not asked for all of them at once. */
+static void reserve_nothing(di_backend *unused, size_t bytes) {
+    (void)unused;
+    (void)bytes;
+}
+
+static void reserve_as_needed(wide *w) {
+    static di_ops ops;
+    static di_queue_ops queue;
+    ops = *w->be->ops;
+    queue = *ops.queue;
+    queue.reserve = reserve_nothing;
+    ops.queue = &queue;
+    w->be->ops = &ops;
+}
+
+/* Everything on the card, and steps recorded. */
+static void load(wide *w) {
+    di_seq seq = {0};
+    di_error err;
+    bool recorded = false;
+    double start = di_now();
+    wide_check(di_model_load(w->model, true, NULL, NULL, &err), &err);
+    double loaded = di_now();
+    wide_check(di_model_prepare(w->model, w->o.max_logits, &recorded, NULL, NULL, &err), &err);
+    printf("weights loaded   %.1f s; steps %srecorded   %.1f s\n", loaded - start,
+           recorded ? "" : "NOT ", di_now() - loaded);
+    wide_check(di_seq_open(w->cache, &seq, (di_hash){0}, &err), &err);
+    wide_prefill(w, &seq, w->o.chunk); /* takes scratch memory */
+    di_seq_close(w->cache, &seq);
+    fflush(stdout);
+}
+
+bool wide_open(wide *w, const wide_options *o) {
+    di_error err;
+    *w = (wide){.o = *o};
+    if (o->expert_layers < 1 || o->expert_layers > 40) {
+        wide_give_up("experts of their own have 1 to 40 layers");
+    }
+    w->be = di_cuda_create(0, &err);
+    if (!w->be) {
+        printf("no card: %s\n", err.message);
+        return false;
+    }
+    reserve_as_needed(w);
+    measure_bandwidth(w);
+    make_weights(w);
+    open_model(w);
+    load(w);
+    return true;
+}
+
+void wide_close(wide *w) {
+    printf("memory taken on the card   %.1f GiB\n", (double)di_cuda_bytes(w->be) / (1 << 30));
+    di_model_destroy(w->model);
+    di_cache_destroy(w->cache);
+    di_weights_release(&w->weights);
+    di_free(w->tokens);
+    w->be->ops->destroy(w->be);
+}
