@@ -127,15 +127,19 @@ static void choose_entries(di_model *m, const di_pass *pass, int l) {
     observe(m, "topk", l, a->topk, rows * (size_t)c->index_topk);
 }
 
-/* The window records of x's rows. */
-static void window(di_model *m, const di_pass *pass, const di_attention_weights *w,
-                   const di_bf16 *x, di_rope_table rope) {
-    const di_ops *ops = m->be->ops;
+/* x -> kv, what window keys are made of. */
+static void project_keys(di_model *m, const di_pass *pass, const di_attention_weights *w,
+                         const di_bf16 *x) {
+    m->be->ops->linear(m->be, x, pass->step.num_rows, &w->wkv, m->a.kv);
+}
+
+/* kv -> the rows' own window records. */
+static void make_keys(di_model *m, const di_pass *pass, const di_attention_weights *w,
+                      di_rope_table rope) {
     const di_config *c = m->c;
     di_activations *a = &m->a;
-    int n = pass->step.num_rows;
-    ops->linear(m->be, x, n, &w->wkv, a->kv);
-    ops->window_make(m->be, a->kv, n, c->head_dim, &w->kv_norm, c->rms_norm_eps, rope, a->records);
+    m->be->ops->window_make(m->be, a->kv, pass->step.num_rows, c->head_dim, &w->kv_norm,
+                            c->rms_norm_eps, rope, a->records);
 }
 
 /* x -> qr, what queries are made of. */
@@ -182,8 +186,9 @@ static void attention(di_model *m, const di_pass *pass, int l, bool published) {
     di_rope_table rope = a->rope[plan->ratio > 0];
     bool compressed = plan->mode != DI_LAYER_SWA;
 
+    project_keys(m, pass, w, a->x); /* small, and before the large one takes all there is */
     fork_to(m, KEYS);
-    window(m, pass, w, a->x, rope);
+    make_keys(m, pass, w, rope);
     if (plan->mode == DI_LAYER_FULL && !published) {
         publish(m, pass, l);
     }
@@ -201,6 +206,7 @@ static void attention(di_model *m, const di_pass *pass, int l, bool published) {
                           a->q, c->num_attention_heads, c->head_dim, rope, a->records,
                           compressed ? a->topk : NULL, compressed ? c->index_topk : 0,
                           &w->attn_sink, a->o);
+    join(m, MIXES); /* here, so that the end of the sub-block need not wait for another branch */
     fork_to(m, KEYS);
     m->be->ops->window_store(m->be, &pass->step, l, a->records);
     back(m);
@@ -213,7 +219,8 @@ static void draft_attention(di_model *m, const di_pass *pass, int stage) {
     const di_config *c = m->c;
     const di_attention_weights *w = &m->w->draft[stage].block.attn;
     di_activations *a = &m->a;
-    window(m, pass, w, a->x, a->rope[0]);
+    project_keys(m, pass, w, a->x);
+    make_keys(m, pass, w, a->rope[0]);
     project_queries(m, pass, w);
     make_queries(m, pass, w);
     m->be->ops->attention(m->be, &pass->step, c->num_hidden_layers + stage, c->sliding_window, -1,
@@ -235,6 +242,7 @@ static void experts(di_model *m, const di_pass *pass, const di_moe_weights *w, i
                c->norm_topk_prob, c->routed_scaling_factor, a->experts, a->expert_weight);
     observe(m, "experts", l, a->experts, (size_t)n * (size_t)top * sizeof *a->experts);
     observe(m, "weights", l, a->expert_weight, (size_t)n * (size_t)top * sizeof *a->expert_weight);
+    join(m, MIXES); /* long done: the end of the sub-block need not wait for another branch */
     ops->moe(m->be, a->x, n, a->experts, a->expert_weight, top, w->experts, w->num_experts,
              &w->shared, c->swiglu_limit, a->y);
 }
@@ -257,7 +265,6 @@ static void expand(di_model *m, const di_pass *pass, const di_tensor *norm) {
     float *used = a->pre;
     a->pre = a->next_pre;
     a->next_pre = used;
-    join(m, MIXES);
     m->be->ops->mhc_post(m->be, a->y, a->post, a->comb, pass->step.num_rows, c->hc_mult,
                          c->hidden_size, a->h, a->pre, norm, c->rms_norm_eps, a->x);
 }
@@ -373,7 +380,9 @@ static void draft_context(di_model *m, const di_pass *pass) {
     ops->rms_norm(m->be, a->main_x, &first->main_norm, c->rms_norm_eps, n, c->hidden_size,
                   a->main_x);
     for (int s = 0; s < c->num_nextn_predict_layers; s++) {
-        window(m, pass, &m->w->draft[s].block.attn, a->main_x, a->rope[0]);
+        const di_attention_weights *w = &m->w->draft[s].block.attn;
+        project_keys(m, pass, w, a->main_x);
+        make_keys(m, pass, w, a->rope[0]);
         ops->window_store(m->be, &pass->step, c->num_hidden_layers + s, a->records);
     }
 }

@@ -13,7 +13,7 @@ struct route_call {
     float *weights;
 };
 
-enum { THREADS = 128, MAX_TOP = 64 };
+enum { THREADS = 512, MAX_TOP = 64, HELD = 16 /* keys of a lane in registers */ };
 
 /* Larger for experts that are chosen before: finite scores before others, then larger ones. */
 static __device__ __forceinline__ uint32_t choice_key(float v) {
@@ -21,41 +21,63 @@ static __device__ __forceinline__ uint32_t choice_key(float v) {
     return !isfinite(v) ? 1 : u & 0x80000000u ? ~u : u | 0x80000000u;
 }
 
-/* The best of a lane's keys that are left: its expert, -1 if there is none. */
-static __device__ __forceinline__ int best_of_lane(const uint32_t *keys, int count,
-                                                   uint32_t *best) {
-    int expert = -1;
-    *best = 0;
-    for (int e = threadIdx.x % 32; e < count; e += 32) {
-        uint32_t key = keys[e];
-        if (key > *best) { /* the lower number among equals */
-            *best = key;
-            expert = e;
+/* The best of a lane's keys, and its expert; -1: none is left. Lane's experts: lane, lane + 32, ...
+ */
+struct best_key {
+    uint32_t key;
+    int expert;
+};
+
+static __device__ __forceinline__ best_key best_of_lane(const uint32_t (&held)[HELD],
+                                                        const uint32_t *keys, int count) {
+    best_key best = {0, -1};
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+        bool better = held[i] > best.key; /* the lower number among equals */
+        best.key = better ? held[i] : best.key;
+        best.expert = better ? i * 32 + (int)threadIdx.x % 32 : best.expert;
+    }
+#pragma unroll 1
+    for (int e = HELD * 32 + threadIdx.x % 32; e < count; e += 32) {
+        if (keys[e] > best.key) {
+            best = {keys[e], e};
         }
     }
-    return expert;
+    return best;
 }
 
 /* One warp: the top_k largest keys, lower numbers first among equals; taken ones become 0. */
-static __device__ void choose(uint32_t *keys, int count, int top_k, int32_t *list) {
-    uint32_t best;
-    int expert = best_of_lane(keys, count, &best);
+static __device__ __forceinline__ void choose(uint32_t *keys, int count, int top_k, int32_t *list) {
+    uint32_t held[HELD];
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+        int e = i * 32 + threadIdx.x % 32;
+        held[i] = e < count ? keys[e] : 0;
+    }
+    best_key best = best_of_lane(held, keys, count);
+#pragma unroll 1
     for (int i = 0; i < top_k; i++) {
-        uint32_t top = __reduce_max_sync(0xffffffffu, best);
-        uint32_t mine = best == top && expert >= 0 ? (uint32_t)expert : 0xffffffffu;
-        uint32_t first = __reduce_min_sync(0xffffffffu, mine);
-        if (mine == first && expert >= 0) {
-            list[i] = expert;
-            keys[expert] = 0;
-            expert = best_of_lane(keys, count, &best);
+        uint32_t top = __reduce_max_sync(0xffffffffu, best.key);
+        bool mine = best.key == top && best.expert >= 0;
+        int first = __reduce_min_sync(0xffffffffu, mine ? best.expert : count);
+        if (mine && best.expert == first) {
+            list[i] = first;
+            if (first >= HELD * 32) {
+                keys[first] = 0;
+            }
+#pragma unroll
+            for (int j = 0; j < HELD; j++) {
+                held[j] = first / 32 == j ? 0 : held[j];
+            }
         }
+        best = best_of_lane(held, keys, count);
     }
     __syncwarp();
 }
 
 /* One warp: the list in ascending order, with its weights. */
-static __device__ void write_choice(const route_call &c, const float *score, const int32_t *list,
-                                    int32_t *sorted) {
+static __device__ __forceinline__ void write_choice(const route_call &c, const float *score,
+                                                    const int32_t *list, int32_t *sorted) {
     int lane = threadIdx.x % 32;
     size_t to = (size_t)blockIdx.x * c.top_k;
     for (int i = lane; i < c.top_k; i += 32) {
@@ -78,15 +100,17 @@ static __device__ void write_choice(const route_call &c, const float *score, con
     }
 }
 
-/* Shared: scores and keys, [count] each. */
+/* Shared: scores and keys, [count] each. It lets the next kernels begin late, for these take all
+ * there is and would keep other branches of a recorded step waiting. */
 static __global__ void __launch_bounds__(THREADS) route(route_call c) {
     extern __shared__ float score[];
     __shared__ int32_t list[MAX_TOP], sorted[MAX_TOP];
     uint32_t *keys = (uint32_t *)score + c.count;
     const float *logits = c.logits + (size_t)blockIdx.x * c.count;
-    begin_overlapped();
     const float *bias = c.image && c.image[blockIdx.x] ? c.bias_vl : c.bias;
-#pragma unroll 3 /* side by side: one alone waits for itself */
+    wait_for_predecessors();
+    let_successors_begin();
+#pragma unroll 1
     for (int e = threadIdx.x; e < c.count; e += THREADS) {
         float s = sqrtf(softplus32(logits[e] / c.temp));
         score[e] = s;
