@@ -65,6 +65,18 @@ __device__ __forceinline__ void bulk_copy(uint32_t to, const void *from, uint32_
                  : "memory");
 }
 
+/* The same of what is read once a step: the second cache gives it up first, and keeps what the next
+ * layers come back to, code among it. */
+__device__ __forceinline__ void bulk_copy_once(uint32_t to, const void *from, uint32_t bytes,
+                                               uint32_t barrier) {
+    asm volatile("{\n\t.reg .b64 once;\n\t"
+                 "createpolicy.fractional.L2::evict_first.b64 once, 1.0;\n\t"
+                 "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1], %2, [%3], once;\n\t}" ::"r"(to),
+                 "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier)
+                 : "memory");
+}
+
 /* The same to the same place in two blocks of a cluster. */
 __device__ __forceinline__ void bulk_copy_to_both(uint32_t to, const void *from, uint32_t bytes,
                                                   uint32_t barrier) {

@@ -128,8 +128,8 @@ __device__ __forceinline__ void load_weights(const ring &r, const product_job<S>
     barrier_expect(barrier, S::WG * bytes + chunks * j.count * 128);
 #pragma unroll
     for (int wg = 0; wg < S::WG; wg++) {
-        bulk_copy(to + wg * S::CH * chunk_bytes, j.tile[wg] + (size_t)chunk * chunk_bytes, bytes,
-                  barrier);
+        bulk_copy_once(to + wg * S::CH * chunk_bytes, j.tile[wg] + (size_t)chunk * chunk_bytes,
+                       bytes, barrier);
     }
 }
 
