@@ -157,12 +157,15 @@ static void make_queries(di_model *m, const di_pass *pass, const di_attention_we
     m->be->ops->linear(m->be, m->a.qr, pass->step.num_rows, &w->wq_b, m->a.q);
 }
 
-/* o -> y: the grouped projection. */
+/* o -> y: the grouped projection. Branches are joined inside, so that neither its first product nor
+ * the end of the sub-block has to wait for one. */
 static void project_output(di_model *m, const di_pass *pass, const di_attention_weights *w) {
     const di_ops *ops = m->be->ops;
     di_activations *a = &m->a;
     int n = pass->step.num_rows;
     ops->linear_grouped(m->be, a->o, n, m->c->o_groups, &w->wo_a, a->u);
+    join(m, KEYS);
+    join(m, MIXES);
     ops->linear(m->be, a->u, n, &w->wo_b, a->y);
 }
 
@@ -206,12 +209,10 @@ static void attention(di_model *m, const di_pass *pass, int l, bool published) {
                           a->q, c->num_attention_heads, c->head_dim, rope, a->records,
                           compressed ? a->topk : NULL, compressed ? c->index_topk : 0,
                           &w->attn_sink, a->o);
-    join(m, MIXES); /* here, so that the end of the sub-block need not wait for another branch */
     fork_to(m, KEYS);
     m->be->ops->window_store(m->be, &pass->step, l, a->records);
     back(m);
     project_output(m, pass, w);
-    join(m, KEYS);
 }
 
 /* A draft stage's attention, x -> y: its rows see the ring in front of them and each other. */
