@@ -142,6 +142,19 @@ static void make_keys(di_model *m, const di_pass *pass, const di_attention_weigh
                             c->rms_norm_eps, rope, a->records);
 }
 
+/* Tells what attention of layer l will read: its window's keys, or the chosen entries. */
+static void announce_keys(di_model *m, const di_pass *pass, int l, bool entries) {
+    const di_ops *ops = m->be->ops;
+    const di_config *c = m->c;
+    const di_layer_plan *plan = &c->layers[l];
+    if (ops->attention_keys) {
+        ops->attention_keys(m->be, &pass->step, l, c->sliding_window, plan->kv_source, plan->ratio,
+                            c->num_attention_heads, c->head_dim, entries ? NULL : m->a.records,
+                            entries ? m->a.topk : NULL,
+                            plan->mode != DI_LAYER_SWA ? c->index_topk : 0);
+    }
+}
+
 /* x -> qr, what queries are made of. */
 static void project_queries(di_model *m, const di_pass *pass, const di_attention_weights *w) {
     const di_ops *ops = m->be->ops;
@@ -192,6 +205,7 @@ static void attention(di_model *m, const di_pass *pass, int l, bool published) {
     project_keys(m, pass, w, a->x); /* small, and before the large one takes all there is */
     fork_to(m, KEYS);
     make_keys(m, pass, w, rope);
+    announce_keys(m, pass, l, false);
     if (plan->mode == DI_LAYER_FULL && !published) {
         publish(m, pass, l);
     }
@@ -200,6 +214,7 @@ static void attention(di_model *m, const di_pass *pass, int l, bool published) {
     if (plan->index_source == l) {
         fork_to(m, KEYS);
         choose_entries(m, pass, l);
+        announce_keys(m, pass, l, true);
         back(m);
     }
     make_queries(m, pass, w);

@@ -1,13 +1,15 @@
 /* A card's products give a row the same bits whatever kernel its company calls for: every number of
  * rows that takes another tile, against each row alone; experts with every number of uses,
- * likewise. Weights have wide scales and both kinds of code that decoding treats apart, activations
- * wide exponents, so that an order of sums that changed would show.
+ * likewise; attention with its keys decoded beforehand and not. Weights have wide scales and both
+ * kinds of code that decoding treats apart, activations wide exponents, so that an order of sums
+ * that changed would show.
  *
  * A checksum of all results is printed: builds with and without wgmma must print the same. Without
  * TEST_BACKEND=cuda there is nothing to do. */
 #include <stdio.h>
 #include <string.h>
 
+#include "ops/cuda/cuda.h"
 #include "support/cmocka.h"
 #include "support/mirror.h"
 #include "support/op_cases.h"
@@ -146,10 +148,128 @@ static void test_experts_bits_do_not_depend_on_the_number_of_uses(void **state) 
     printf("# and experts: %016llx\n", (unsigned long long)checksum);
 }
 
+/* ---- attention -------------------------------------------------------------------------------*/
+
+/* Sequences of a step, one row each, at the width of the released model; on the card itself, as
+ * hints are about memory that stays where it is. */
+enum {
+    ROWS = 21,
+    HEADS = 64,
+    DIM = 512,
+    WINDOW = 128,
+    CHOSEN = 512,
+    RING = 136,
+    BLOCKS = 40, /* of a sequence */
+    BLOCK_TOKENS = 64,
+    HALF = 32,
+};
+
+static void *on_card(di_backend *be, arrays *a, size_t bytes, uint8_t mask) {
+    uint8_t *host = arrays_take(a, bytes, 1);
+    for (size_t i = 0; i < bytes; i++) {
+        host[i] = (uint8_t)random_below(a, 256) & mask;
+    }
+    void *p = be->ops->alloc(be, bytes);
+    assert_non_null(p);
+    be->ops->upload(be, p, host, bytes);
+    return p;
+}
+
+static void *floats_on_card(di_backend *be, arrays *a, size_t n) {
+    void *p = be->ops->alloc(be, n * sizeof(float));
+    assert_non_null(p);
+    be->ops->upload(be, p, random_f32(a, n, 1), n * sizeof(float));
+    return p;
+}
+
+/* Entries of a row, ascending; some rows have few, the rest is empty. */
+static int32_t *choose_keys(di_backend *be, arrays *a) {
+    int32_t *list = arrays_take(a, (size_t)ROWS * CHOSEN, sizeof *list);
+    for (int row = 0; row < ROWS; row++) {
+        int count = row % 3 == 2 ? random_below(a, CHOSEN) : CHOSEN;
+        for (int i = 0; i < CHOSEN; i++) {
+            list[row * CHOSEN + i] = i < count ? 2 * i + random_below(a, 2) : -1;
+        }
+    }
+    int32_t *p = be->ops->alloc(be, (size_t)ROWS * CHOSEN * sizeof *p);
+    assert_non_null(p);
+    be->ops->upload(be, p, list, (size_t)ROWS * CHOSEN * sizeof *list);
+    return p;
+}
+
+static void test_attention_has_the_same_bits_with_keys_decoded_beforehand(void **unused) {
+    (void)unused;
+    static di_state_layout l = {.block_tokens = BLOCK_TOKENS, .ring_rows = RING, .group_rows = 8};
+    static di_seq_rows seqs[ROWS];
+    static int32_t tables[ROWS][BLOCKS];
+    di_error err;
+    if (!card_under_test()) {
+        return;
+    }
+    arrays a = {.seed = 77};
+    di_backend *be = di_cuda_create(0, &err);
+    assert_non_null(be);
+    l.window_bytes = DIM + DIM / 32;
+    l.latent_bytes = DIM / 2 + DIM / 16;
+    l.block_stride = l.latent_bytes * BLOCK_TOKENS;
+    l.slot_stride = l.window_bytes * RING;
+    di_step step = {.seqs = seqs, .pool = {.layout = &l}};
+    step.pool.blocks = on_card(be, &a, l.block_stride * ROWS * BLOCKS, 0xbf);
+    step.pool.slots = on_card(be, &a, l.slot_stride * ROWS, 0x7e);
+    uint8_t *records = on_card(be, &a, l.window_bytes * ROWS, 0x7e);
+    di_bf16 *q = on_card(be, &a, sizeof *q * ROWS * HEADS * DIM, 0xbf);
+    di_rope_table rope = {floats_on_card(be, &a, ROWS * HALF), floats_on_card(be, &a, ROWS * HALF),
+                          HALF};
+    int32_t *topk = choose_keys(be, &a);
+    di_tensor sink = {.dtype = DI_F32, .data = random_f32(&a, HEADS, 1)};
+    size_t bytes = sizeof(di_bf16) * ROWS * HEADS * DIM;
+    di_bf16 *out = be->ops->alloc(be, bytes);
+    uint8_t *plain = arrays_take(&a, bytes, 1), *told = arrays_take(&a, bytes, 1);
+    for (int row = 0; row < ROWS; row++) {
+        for (int i = 0; i < BLOCKS; i++) {
+            tables[row][i] = (i * 7 + row) % BLOCKS + row * BLOCKS;
+        }
+        seqs[row] = (di_seq_rows){.row0 = row,
+                                  .num_rows = 1,
+                                  .pos0 = row % 4 == 3 ? 5 + row : 2000 + 17 * row,
+                                  .blocks = tables[row],
+                                  .slot = row};
+    }
+    static const int counts[] = {1, 4, ROWS};
+    for (int i = 0; i < 6; i++) {
+        const int32_t *list = i < 3 ? topk : NULL;
+        int n = counts[i % 3], k = list ? CHOSEN : 0;
+        step.num_rows = step.num_seqs = n;
+        size_t used = bytes / ROWS * (size_t)n;
+        for (int hint = 0; hint < 2; hint++) {
+            if (hint) { /* the chosen entries count for a second layer too */
+                be->ops->attention_keys(be, &step, 0, WINDOW, 0, 1, HEADS, DIM, NULL, list, k);
+                be->ops->attention_keys(be, &step, 0, WINDOW, 0, 1, HEADS, DIM, records, NULL, k);
+            }
+            be->ops->attention(be, &step, 0, WINDOW, 0, 1, q, HEADS, DIM, rope, records, list, k,
+                               &sink, out);
+            be->ops->download(be, hint ? told : plain, out, used);
+        }
+        assert_true(be->ops->sync(be, &err));
+        assert_memory_equal(plain, told, used);
+        add_to_checksum(plain, used);
+        be->ops->attention_keys(be, &step, 0, WINDOW, 0, 1, HEADS, DIM, records, NULL, k);
+        be->ops->attention(be, &step, 0, WINDOW, 0, 1, q, HEADS, DIM, rope, records, list, k, &sink,
+                           out);
+        be->ops->download(be, told, out, used);
+        assert_true(be->ops->sync(be, &err));
+        assert_memory_equal(plain, told, used);
+    }
+    printf("# and attention: %016llx\n", (unsigned long long)checksum);
+    be->ops->destroy(be);
+    arrays_free(&a);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_rows_bits_do_not_depend_on_the_number_of_rows),
         cmocka_unit_test(test_experts_bits_do_not_depend_on_the_number_of_uses),
+        cmocka_unit_test(test_attention_has_the_same_bits_with_keys_decoded_beforehand),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

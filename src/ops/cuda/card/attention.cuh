@@ -179,25 +179,37 @@ unpack_records(const dk_attention_call &c, const uint8_t *const *record, int fir
 
 /* ---- queries and results ---------------------------------------------------------------------*/
 
-/* Rotates those of eight values of row's query, from value `at` of a head on, that are rotated. */
-static __device__ __forceinline__ void rotate_eight(const dk_attention_call &c, int row, int at,
-                                                    float sign, unsigned char *values) {
-    uint32_t *pair = (uint32_t *)values;
-    int first = at - (c.dim - 2 * c.half);
-#pragma unroll 1
-    for (int j = 0; j < 4; j++) {
-        if (first + 2 * j >= 0) {
-            size_t from = (size_t)row * c.half + (first + 2 * j) / 2;
-            float cosine = c.cosine[from], sine = sign * c.sine[from];
-            float a = __uint_as_float(pair[j] << 16), b = __uint_as_float(pair[j] & 0xffff0000u);
-            pair[j] = to_bf16(a * cosine - b * sine) | (uint32_t)to_bf16(a * sine + b * cosine)
-                                                           << 16;
-        }
+/* The angles of eight values of a row's heads, from value `at` on: of those pairs that are rotated,
+ * `first` and on. */
+struct angles {
+    int first;
+    float cosine[4], sine[4];
+};
+
+static __device__ __forceinline__ angles load_angles(const dk_attention_call &c, int row, int at) {
+    int begin = c.dim - 2 * c.half;
+    angles g = {at >= c.dim ? 4 : max((begin - at) / 2, 0)};
+#pragma unroll
+    for (int j = 0; j < 4; j++) { /* some pair's, where none is rotated */
+        int pair = min(max((at - begin) / 2 + j, 0), c.half - 1);
+        g.cosine[j] = c.cosine[(size_t)row * c.half + pair];
+        g.sine[j] = c.sine[(size_t)row * c.half + pair];
     }
+    return g;
 }
 
-static __device__ __forceinline__ bool rotates(const dk_attention_call &c, int at) {
-    return at + 8 > c.dim - 2 * c.half && at < c.dim;
+static __device__ __forceinline__ uint32_t rotate_pair(const angles &g, int j, float sign,
+                                                       uint32_t pair) {
+    float a = __uint_as_float(pair << 16), b = __uint_as_float(pair & 0xffff0000u);
+    float cosine = g.cosine[j], sine = sign * g.sine[j];
+    uint32_t turned = to_bf16(a * cosine - b * sine) | (uint32_t)to_bf16(a * sine + b * cosine)
+                                                           << 16;
+    return j >= g.first ? turned : pair;
+}
+
+static __device__ __forceinline__ uint4 rotate_eight(const angles &g, float sign, uint4 v) {
+    return make_uint4(rotate_pair(g, 0, sign, v.x), rotate_pair(g, 1, sign, v.y),
+                      rotate_pair(g, 2, sign, v.z), rotate_pair(g, 3, sign, v.w));
 }
 
 /* The rotated heads of a query as a tile, zeros behind the last head and behind dim. By `threads`
@@ -210,6 +222,7 @@ static __device__ __forceinline__ void load_query(const dk_attention_call &c, co
     if (unit >= (c.dim + TILE - 1) / TILE * 8) {
         return;
     }
+    angles g = load_angles(c, q.row, unit * 8);
 #pragma unroll 1
     for (int first = thread / 64; first < TILE; first += AHEAD * step) {
         uint4 v[AHEAD];
@@ -229,8 +242,9 @@ static __device__ __forceinline__ void load_query(const dk_attention_call &c, co
         }
     }
 #pragma unroll 1
-    for (int head = thread / 64; head < TILE && rotates(c, unit * 8); head += step) {
-        rotate_eight(c, q.row, unit * 8, 1, tile + tile_unit(head, unit));
+    for (int head = thread / 64; head < TILE && g.first < 4; head += step) {
+        uint4 *at = (uint4 *)(tile + tile_unit(head, unit));
+        *at = rotate_eight(g, 1, *at);
     }
 }
 
@@ -242,8 +256,9 @@ static __device__ __forceinline__ void put_results(const dk_attention_call &c, c
                                                    float (&out)[NT][4], const float (&total)[2],
                                                    int unit0, unsigned char *tile, int barrier) {
     int thread = threadIdx.x % 128, lane = thread % 32, t = lane % 4;
-    int row = thread / 32 * 16 + lane / 4;
+    int row = thread / 32 * 16 + lane / 4, unit = unit0 + thread % NT;
     named_barrier(barrier, 128); /* the group's last product has read what is overwritten */
+    angles g = load_angles(c, q.row, unit * 8);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         /* a quotient as the division rounds it, from the rounded inverse; an infinite total (of an
@@ -262,16 +277,12 @@ static __device__ __forceinline__ void put_results(const dk_attention_call &c, c
         }
     }
     named_barrier(barrier, 128);
-    int unit = unit0 + thread % NT;
     dk_bf16 *to = c.out + ((size_t)q.row * c.heads + q.head0) * c.dim + unit * 8;
 #pragma unroll 1
     for (int head = thread / NT; head < TILE; head += 128 / NT) {
         if (q.head0 + head < c.heads && unit * 8 < c.dim) {
-            unsigned char *from = tile + tile_unit(head, unit);
-            if (rotates(c, unit * 8)) {
-                rotate_eight(c, q.row, unit * 8, -1, from);
-            }
-            *(uint4 *)(to + (size_t)head * c.dim) = *(const uint4 *)from;
+            uint4 v = rotate_eight(g, -1, *(const uint4 *)(tile + tile_unit(head, unit)));
+            *(uint4 *)(to + (size_t)head * c.dim) = v;
         }
     }
 }
@@ -370,7 +381,17 @@ static __device__ __forceinline__ void fade_out(float (&out)[NT][4], const float
     }
 }
 
+/* attention_keys.cu: tiles of list blocks in memory, TILE_BYTES apart, TILE_BLOCKS to a row, and
+ * which slots are filled, two words a block. */
+enum { TILE_BLOCKS = DK_TILE_BLOCKS, TILE_BYTES = DK_TILE_BYTES };
+
+static __device__ __forceinline__ size_t tile_index(int row, int block) {
+    return (size_t)row * TILE_BLOCKS + block;
+}
+
 /* attention_spread.cu: a cluster for each query, a block of threads for each list block. */
 bool dk_attention_spread(cudaStream_t s, const dk_attention_call *c);
+/* Blocks of such a cluster; 0: the call is not for it. */
+int dk_attention_spread_size(const dk_attention_call *c);
 
 #endif

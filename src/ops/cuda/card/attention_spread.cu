@@ -16,7 +16,7 @@ enum {
 };
 
 struct spread_shared {
-    /* first the query, 8 chunks; then scores on their way to other threads; then probabilities */
+    /* first the query, 8 chunks; then probabilities */
     unsigned char p[MOST][CHUNK_BYTES];
     /* values: first the records as they lie */
     unsigned char keys[8 * CHUNK_BYTES], values[MOST_TOLD][CHUNK_BYTES];
@@ -25,7 +25,7 @@ struct spread_shared {
     float half_top[2][TILE], peak[TILE];
     const uint8_t *record[TILE];
     uint32_t mine[2]; /* filled slots of this block's */
-    uint64_t records_in[2], tops_in, values_in, p_in;
+    uint64_t records_in[2], keys_in, tops_in, values_in, p_in;
 };
 
 /* Who adds up what: block `rank` of a cluster takes column chunks rank, rank + size, ... Its own
@@ -110,26 +110,6 @@ static __device__ __forceinline__ void make_fades(spread_shared &s, int blocks) 
     __syncthreads();
 }
 
-/* Hands scores of heads row + 8 over to the thread 256 further on, so that each has eight. */
-static __device__ __forceinline__ void share_scores(const float (&scores)[4][4], int group,
-                                                    spread_shared &s, float2 (&mine)[4]) {
-    float2 *hand = (float2 *)s.p; /* [4][256] */
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        if (group < 2) {
-            mine[i] = make_float2(scores[i][0], scores[i][1]);
-            hand[i * 256 + threadIdx.x] = make_float2(scores[i][2], scores[i][3]);
-        }
-    }
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        if (group >= 2) {
-            mine[i] = hand[i * 256 + threadIdx.x - 256];
-        }
-    }
-}
-
 /* One chunk of columns, by one warp group. */
 static __device__ void add_chunk(const dk_attention_call &c, const query &q, spread_shared &s,
                                  int rank, int size, int blocks, int chunk, int group) {
@@ -161,7 +141,60 @@ static __device__ void add_chunk(const dk_attention_call &c, const query &q, spr
     put_results(c, q, out, total, chunk * 8, s.keys, 1 + group);
 }
 
-/* Grid: list blocks (a cluster), groups of heads, queries. */
+/* This block's keys, and the columns that it adds up of the others', from decoded tiles. One
+ * thread. */
+static __device__ void fetch_tiles(const dk_attention_call &c, spread_shared &s, int row, int rank,
+                                   int size, int blocks, int chunks) {
+    const unsigned char *tiles = c.tiles + tile_index(row, 0) * TILE_BYTES;
+    if (rank < blocks) {
+        uint32_t bytes = chunks * CHUNK_BYTES;
+        barrier_expect(&s.keys_in, bytes);
+        fetch(s.keys, tiles + (size_t)rank * TILE_BYTES, bytes, &s.keys_in);
+    }
+#pragma unroll 1
+    for (int chunk = rank; chunk < chunks; chunk += size) {
+#pragma unroll 1
+        for (int block = 0; block < blocks; block++) {
+            if (block != rank) {
+                fetch(s.values[told_place(rank, size, blocks, chunk, block)],
+                      tiles + (size_t)block * TILE_BYTES + chunk * CHUNK_BYTES, CHUNK_BYTES,
+                      &s.values_in);
+            }
+        }
+    }
+}
+
+/* This block's records to a tile of keys; the query comes meanwhile. */
+static __device__ __forceinline__ void decode_block(const dk_attention_call &c, const query &q,
+                                                    spread_shared &s, int rank) {
+    int windows = q.windows - rank * TILE, warp = threadIdx.x / 32;
+    int first = windows > 0 ? 0 : 1, behind = windows < TILE ? 2 : 1; /* kinds */
+    if (threadIdx.x < TILE) {
+        const uint8_t *record = slot_record(c, q, rank * TILE + threadIdx.x);
+        unsigned filled = __ballot_sync(0xffffffffu, record != NULL);
+        s.record[threadIdx.x] = record;
+        s.mine[threadIdx.x / 32] = filled;
+        stage_records(c, s.record, 0, TILE, windows, first == 1, threadIdx.x, s.values[0],
+                      &s.records_in[first]);
+    } else {
+        load_query(c, q, threadIdx.x - TILE, THREADS - TILE, s.p[0]);
+    }
+    __syncthreads();
+#pragma unroll 1
+    for (int kind = first; kind < behind; kind++) {
+        if (kind > first) {
+            stage_records(c, s.record, 0, TILE, windows, true, threadIdx.x, s.values[0],
+                          &s.records_in[1]);
+        }
+        barrier_wait(&s.records_in[kind], 0);
+        unpack_records<THREADS / 32>(c, s.record, 0, TILE, windows, kind == 1, warp, s.values[0],
+                                     s.keys);
+        __syncthreads();
+    }
+}
+
+/* Grid: list blocks (a cluster), groups of heads, queries. TILES: keys have been decoded. */
+template <bool TILES>
 static __global__ void __launch_bounds__(THREADS, 1) attend_spread(dk_attention_call c) {
     extern __shared__ __align__(1024) unsigned char base[];
     spread_shared &s = *(spread_shared *)base;
@@ -175,6 +208,7 @@ static __global__ void __launch_bounds__(THREADS, 1) attend_spread(dk_attention_
         uint32_t told = blocks_told(rank, blocks), to_owner = owned > 0;
         barrier_init(&s.records_in[0], TILE);
         barrier_init(&s.records_in[1], TILE);
+        barrier_init(&s.keys_in, 1);
         barrier_init(&s.tops_in, 1);
         barrier_init(&s.values_in, 1);
         barrier_init(&s.p_in, 1);
@@ -185,57 +219,54 @@ static __global__ void __launch_bounds__(THREADS, 1) attend_spread(dk_attention_
     }
     __syncthreads();
     wait_for_predecessors();
-    if (rank < blocks) {
-        int windows = q.windows - rank * TILE, warp = threadIdx.x / 32;
-        int first = windows > 0 ? 0 : 1, behind = windows < TILE ? 2 : 1; /* kinds */
-        if (threadIdx.x < TILE) {
-            const uint8_t *record = slot_record(c, q, rank * TILE + threadIdx.x);
-            unsigned filled = __ballot_sync(0xffffffffu, record != NULL);
-            s.record[threadIdx.x] = record;
-            s.mine[threadIdx.x / 32] = filled;
-            stage_records(c, s.record, 0, TILE, windows, first == 1, threadIdx.x, s.values[0],
-                          &s.records_in[first]);
-        } else {
-            load_query(c, q, threadIdx.x - TILE, THREADS - TILE, s.p[0]);
+    if (TILES) {
+        if (threadIdx.x == 0) {
+            fetch_tiles(c, s, q.row, rank, size, blocks, chunks);
         }
-        __syncthreads();
-#pragma unroll 1
-        for (int kind = first; kind < behind; kind++) {
-            if (kind > first) {
-                stage_records(c, s.record, 0, TILE, windows, true, threadIdx.x, s.values[0],
-                              &s.records_in[1]);
+        if (rank < blocks) {
+            if (threadIdx.x < 2) {
+                s.mine[threadIdx.x] = __ldcg(c.filled + 2 * tile_index(q.row, rank) + threadIdx.x);
             }
-            barrier_wait(&s.records_in[kind], 0);
-            unpack_records<THREADS / 32>(c, s.record, 0, TILE, windows, kind == 1, warp,
-                                         s.values[0], s.keys);
-            __syncthreads();
+            load_query(c, q, threadIdx.x, THREADS, s.p[0]);
         }
-        publish_tile();
-        __syncthreads();
+    } else if (rank < blocks) {
+        decode_block(c, q, s, rank);
     }
+    publish_tile();
+    __syncthreads();
     cluster_arrive(); /* barriers are there, and room for values */
     float scores[4][4] = {}, top[2];
-    float2 mine[4];
-    if (rank < blocks && group < 2) {
-        add_scores(scores, shared_address(s.p[0]), shared_address(s.keys) + group * (32 * 128),
+    int half = group % 2, upper = group / 2; /* of the block's keys; of a thread's two heads */
+    if (rank < blocks) {
+        if (TILES) {
+            barrier_wait(&s.keys_in, 0);
+        }
+        /* two groups form the same scores, and then share them out between themselves */
+        add_scores(scores, shared_address(s.p[0]), shared_address(s.keys) + half * (32 * 128),
                    chunks);
-        scale_scores(scores, s.mine[group], c.scale, top);
-        if (lane % 4 == 0) {
-            s.half_top[group][row] = top[0];
-            s.half_top[group][row + 8] = top[1];
+        scale_scores(scores, s.mine[half], c.scale, top);
+        if (lane % 4 == 0 && upper == 0) {
+            s.half_top[half][row] = top[0];
+            s.half_top[half][row + 8] = top[1];
         }
     }
     cluster_wait();
     if (rank < blocks) {
-        push_keys(s, rank, size, blocks, chunks);
-        __syncthreads();
-        share_scores(scores, group, s, mine);
+        if (!TILES) {
+            push_keys(s, rank, size, blocks, chunks);
+        }
         __syncthreads(); /* nothing of this block's is left where probabilities come */
         tell_tops(s, rank, size);
     }
     barrier_wait(&s.tops_in, 0);
     if (rank < blocks) {
-        int head = row + group / 2 * 8, half = group % 2;
+        int head = row + upper * 8;
+        float2 mine[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            mine[i] = upper ? make_float2(scores[i][2], scores[i][3])
+                            : make_float2(scores[i][0], scores[i][1]);
+        }
         float sum =
             put_probabilities(mine, peak_before(s, rank + 1, head), head, 4 * half, s.p[rank]);
         if (lane % 4 == 0) {
@@ -258,20 +289,30 @@ static __global__ void __launch_bounds__(THREADS, 1) attend_spread(dk_attention_
     cluster_wait(); /* and so has all that was sent from here */
 }
 
-bool dk_attention_spread(cudaStream_t s, const dk_attention_call *c) {
+int dk_attention_spread_size(const dk_attention_call *c) {
     int size = (c->most_slots + TILE - 1) / TILE, groups = (c->heads + TILE - 1) / TILE;
     size = size == 1 ? 2 : size;              /* a block that is no cluster's cannot tell itself */
     size = size == 6 || size == 7 ? 8 : size; /* or they would have too many chunks to keep */
-    if (size < 1 || size > MOST || (long long)c->step.num_rows * groups * size > MOST_BLOCKS) {
+    bool few = (long long)c->step.num_rows * groups * size <= MOST_BLOCKS;
+    return size >= 1 && size <= MOST && few ? size : 0;
+}
+
+template <bool TILES> static bool launch_spread(cudaStream_t s, const dk_attention_call *c) {
+    int size = dk_attention_spread_size(c), groups = (c->heads + TILE - 1) / TILE;
+    if (size == 0) {
         return false;
     }
-    cudaFuncSetAttribute(attend_spread, cudaFuncAttributeMaxDynamicSharedMemorySize,
+    cudaFuncSetAttribute(attend_spread<TILES>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                          (int)sizeof(spread_shared));
-    cudaFuncSetAttribute(attend_spread, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-    if (launch_overlapped(s, attend_spread, dim3(size, groups, c->step.num_rows), THREADS,
+    cudaFuncSetAttribute(attend_spread<TILES>, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    if (launch_overlapped(s, attend_spread<TILES>, dim3(size, groups, c->step.num_rows), THREADS,
                           sizeof(spread_shared), size, *c) != cudaSuccess) {
         cudaGetLastError(); /* a card with fewer multiprocessors together */
         return false;
     }
     return true;
+}
+
+bool dk_attention_spread(cudaStream_t s, const dk_attention_call *c) {
+    return c->tiles ? launch_spread<true>(s, c) : launch_spread<false>(s, c);
 }

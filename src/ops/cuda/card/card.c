@@ -340,6 +340,7 @@ const di_ops di_card_ops = {
     .compress = di_card_compress,
     .entry_store = di_card_entry_store,
     .index_topk = di_card_index_topk,
+    .attention_keys = di_card_attention_keys,
     .attention = di_card_attention,
     .route = di_card_route,
     .moe = di_card_moe,

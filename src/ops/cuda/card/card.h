@@ -19,9 +19,10 @@ typedef enum di_card_use {
     DI_CARD_USE_Z,
     DI_CARD_USE_LIST,
     DI_CARD_USE_KEYS,
-    DI_CARD_USE_HOST, /* copies of host arrays, one op's */
-    DI_CARD_USE_STEP, /* the step at hand */
-    DI_CARD_USE_PACK, /* weights as stored, on their way to the kernels' order */
+    DI_CARD_USE_HOST,  /* copies of host arrays, one op's */
+    DI_CARD_USE_STEP,  /* the step at hand */
+    DI_CARD_USE_TILES, /* keys of attention, decoded: one for all branches */
+    DI_CARD_USE_PACK,  /* weights as stored, on their way to the kernels' order */
     DI_CARD_NUM_USES,
 } di_card_use;
 
@@ -78,6 +79,14 @@ typedef struct di_card_marks {
     double last_time; /* seconds */
 } di_card_marks;
 
+/* What DI_CARD_USE_TILES holds, for the rows of a step: keys of a layer's window, chosen entries.
+ */
+typedef struct di_card_tiles {
+    bool window, entries;
+    int rows, layer, source;
+    const int32_t *topk;
+} di_card_tiles;
+
 /* Streams beside the main one, for recordings. While a branch is recorded, di_card.stream is its.
  */
 typedef struct di_card_branches {
@@ -115,6 +124,7 @@ typedef struct di_card {
     const di_step *sent; /* whose copy DI_CARD_USE_STEP holds, told by step_send; or NULL */
     bool recording;      /* between record and recorded */
     di_card_branches branches;
+    di_card_tiles tiles;
     uint64_t recorded_from;   /* scratch_version when the recording began */
     uint64_t scratch_version; /* counts moves of scratch memory */
     di_card_marks marks;

@@ -159,6 +159,9 @@ void dk_compress(cudaStream_t s, const dk_step *step, int ratio, const float *k,
 void dk_entry_store(cudaStream_t s, const dk_step *step, int ratio, const dk_entry *entries, int m,
                     const dk_bf16 *latents, int dim, const dk_bf16 *keys, int key_dim);
 
+/* Decoded list blocks: 64 slots of up to 512 values, as tensor cores read them. */
+enum { DK_TILE_BLOCKS = 10, DK_TILE_BYTES = 64 * 512 * 2 };
+
 typedef struct dk_attention_call {
     dk_step step;
     int window, ratio, heads, dim, k;
@@ -172,9 +175,17 @@ typedef struct dk_attention_call {
     const float *sink;
     float scale;
     dk_bf16 *out;
+    /* decoded beforehand, or NULL: [rows, DK_TILE_BLOCKS] tiles, and two words each of filled slots
+     */
+    unsigned char *tiles;
+    uint32_t *filled;
 } dk_attention_call;
 
 void dk_attention(cudaStream_t s, const dk_attention_call *c);
+
+/* Whether tiles serve calls of this shape; and decoding of list blocks [first, first + count). */
+bool dk_attention_takes_tiles(const dk_attention_call *c);
+void dk_attention_keys(cudaStream_t s, const dk_attention_call *c, int first, int count);
 
 typedef struct dk_index_call {
     dk_step step;

@@ -31,7 +31,7 @@ void *di_card_scratch(di_card *c, di_card_use use, size_t count, size_t size) {
         di_card_short(c, SIZE_MAX);
         return NULL;
     }
-    int at = (int)use + c->branches.now * DI_CARD_NUM_USES;
+    int at = (int)use + (use == DI_CARD_USE_TILES ? 0 : c->branches.now * DI_CARD_NUM_USES);
     if (c->scratch[at].bytes < bytes || !c->scratch[at].data) {
         di_card_waits(c, "more scratch memory");
         c->scratch_version++;

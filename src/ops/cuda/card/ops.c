@@ -354,22 +354,86 @@ static bool aligned_records(const dk_step *s, const uint8_t *records, bool entri
     return all % 16 == 0;
 }
 
+/* A call of the kernels without what only the op itself knows: queries, sinks, results. */
+static bool begin_attention(di_card *c, const di_step *step, int layer, int window, int source,
+                            int heads, int dim, const uint8_t *records, bool entries,
+                            dk_attention_call *call) {
+    call->window = window;
+    call->heads = heads;
+    call->dim = dim;
+    call->records = records;
+    call->most_slots = window + call->k;
+    for (int i = 0; i < step->num_seqs; i++) {
+        int drafts = step->seqs[i].draft ? window + step->seqs[i].num_rows : 0;
+        call->most_slots = drafts > call->most_slots ? drafts : call->most_slots;
+    }
+    if (!di_card_step(c, step, layer, &call->step)) {
+        return false;
+    }
+    if (entries) {
+        call->step.latent_offset = step->pool.layout->latent_offset[source];
+    }
+    call->wide = aligned_records(&call->step, records, entries);
+    return true;
+}
+
+/* The tiles of so many rows. */
+static bool take_tiles(di_card *c, int rows, dk_attention_call *call) {
+    size_t tiles = (size_t)rows * DK_TILE_BLOCKS;
+    call->tiles =
+        di_card_scratch(c, DI_CARD_USE_TILES, tiles, DK_TILE_BYTES + 2 * sizeof(uint32_t));
+    call->filled = (uint32_t *)(void *)(call->tiles + tiles * DK_TILE_BYTES);
+    return call->tiles != NULL;
+}
+
+void di_card_attention_keys(di_backend *be, const di_step *step, int layer, int window, int source,
+                            int ratio, int heads, int dim, const uint8_t *records,
+                            const int32_t *topk, int k) {
+    di_card *c = di_card_of(be);
+    di_card_tiles *t = &c->tiles;
+    dk_attention_call call = {.ratio = ratio, .topk = topk, .k = k};
+    int windows = window / 64, entries = k / 64;
+    t->window = t->window && !records;
+    t->entries = t->entries && !topk && t->rows == step->num_rows;
+    if (step->num_rows <= 0 || !di_card_enter(c, "attention_keys")) {
+        return;
+    }
+    if (begin_attention(c, step, layer, window, source, heads, dim, records, topk != NULL, &call) &&
+        dk_attention_takes_tiles(&call) && take_tiles(c, step->num_rows, &call)) {
+        dk_attention_keys(c->stream, &call, records ? 0 : windows,
+                          (records ? windows : 0) + (topk ? entries : 0));
+        t->rows = step->num_rows;
+        t->window = t->window || records;
+        t->layer = records ? layer : t->layer;
+        t->entries = t->entries || topk;
+        t->source = topk ? source : t->source;
+        t->topk = topk ? topk : t->topk;
+    }
+    di_card_leave(c);
+}
+
+/* Whether the tiles hold all that a call reads; the window's serve but one. */
+static bool tiles_serve(di_card *c, int rows, int layer, int source,
+                        const dk_attention_call *call) {
+    di_card_tiles *t = &c->tiles;
+    bool window = t->window && t->layer == layer && t->rows == rows;
+    bool entries = t->entries && t->topk == call->topk && t->source == source && t->rows == rows;
+    t->window = false;
+    return window && (!call->topk || entries) && dk_attention_takes_tiles(call);
+}
+
 void di_card_attention(di_backend *be, const di_step *step, int layer, int window, int source,
                        int ratio, di_bf16 *q, int heads, int dim, di_rope_table table,
                        const uint8_t *records, const int32_t *topk, int k, const di_tensor *sink,
                        di_bf16 *out) {
     di_card *c = di_card_of(be);
     dk_attention_call call = {
-        .window = window,
         .ratio = ratio,
-        .heads = heads,
-        .dim = dim,
         .k = topk ? k : 0,
         .half = table.half,
         .cosine = table.cos,
         .sine = table.sin,
         .q = q,
-        .records = records,
         .topk = topk,
         .scale = (float)(1 / sqrt((double)dim)),
         .out = out,
@@ -377,18 +441,13 @@ void di_card_attention(di_backend *be, const di_step *step, int layer, int windo
     if (step->num_rows <= 0 || !di_card_enter(c, "attention")) {
         return;
     }
-    call.most_slots = window + call.k;
-    for (int i = 0; i < step->num_seqs; i++) {
-        int drafts = step->seqs[i].draft ? window + step->seqs[i].num_rows : 0;
-        call.most_slots = drafts > call.most_slots ? drafts : call.most_slots;
-    }
     call.sink = di_card_array(c, sink->data, (size_t)heads * sizeof(float));
-    if (call.sink && di_card_step(c, step, layer, &call.step)) {
-        if (topk) {
-            call.step.latent_offset = step->pool.layout->latent_offset[source];
+    if (call.sink &&
+        begin_attention(c, step, layer, window, source, heads, dim, records, topk != NULL, &call)) {
+        if (!tiles_serve(c, step->num_rows, layer, source, &call) ||
+            take_tiles(c, step->num_rows, &call)) {
+            dk_attention(c->stream, &call);
         }
-        call.wide = aligned_records(&call.step, records, topk != NULL);
-        dk_attention(c->stream, &call);
     }
     di_card_leave(c);
 }

@@ -46,6 +46,9 @@ void di_card_index_topk(di_backend *be, const di_step *step, int source, int rat
                         const di_bf16 *q, const di_bf16 *weights, int heads, int key_dim, int k,
                         int32_t *candidates, bool build, int max_blocks, int block_size,
                         int32_t *topk);
+void di_card_attention_keys(di_backend *be, const di_step *step, int layer, int window, int source,
+                            int ratio, int heads, int dim, const uint8_t *records,
+                            const int32_t *topk, int k);
 void di_card_attention(di_backend *be, const di_step *step, int layer, int window, int source,
                        int ratio, di_bf16 *q, int heads, int dim, di_rope_table table,
                        const uint8_t *records, const int32_t *topk, int k, const di_tensor *sink,

@@ -226,22 +226,26 @@ static __device__ __forceinline__ void add_scores(float (&d)[4][4], uint32_t q, 
                                                   int chunks) {
     uint64_t a = tile_descriptor(uniform(q)), b = tile_descriptor(uniform(keys));
     const uint64_t next = CHUNK_BYTES / 16;
-    begin_steps(d);
+    /* each way begins and finishes by itself: a branch in between would have products wait for each
+     * other */
     if (chunks == 8) {
+        begin_steps(d);
 #pragma unroll
         for (int i = 0; i < 32; i++) {
             scores_step(d, a + i / 4 * next + i % 4 * 2, b + i / 4 * next + i % 4 * 2);
         }
+        finish_steps(d);
     } else {
 #pragma unroll 1
         for (int chunk = 0; chunk < chunks; chunk++) {
+            begin_steps(d);
 #pragma unroll
             for (int k = 0; k < 4; k++) {
                 scores_step(d, a + chunk * next + k * 2, b + chunk * next + k * 2);
             }
+            finish_steps(d);
         }
     }
-    finish_steps(d);
 }
 
 /* d[64 x 8 NT] += p[64 x 64] v[64 x 8 NT]; p: a chunk, v: NT / 8 chunks. */
