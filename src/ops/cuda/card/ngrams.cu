@@ -34,35 +34,28 @@ static __device__ int32_t compressed(const dk_ngram_hash &h, int i, int back) {
     return token >= 0 && token < h.vocab_size ? h.token_map[token] : -1;
 }
 
-/* One thread a token; columns are few and a token's hash is carried from one n to the next. */
+/* A thread a column of a token: it hashes the token and those before it that its n takes. */
 static __global__ void hash_ngrams(dk_ngram_hash h, int n) {
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    int i = blockIdx.x * blockDim.x + threadIdx.x, token = i / h.columns, column = i % h.columns;
     begin_overlapped();
-    if (i >= n) {
+    if (token >= n) {
         return;
     }
-    int64_t *rows = h.rows + (size_t)i * h.columns;
     uint64_t r = 0;
-    bool blocked = false;
-    for (int back = 0; back < h.max_ngram; back++) {
-        int32_t id = blocked ? -1 : compressed(h, i, back);
+    bool blocked = false, none = false;
+    for (int back = 0; back <= column / h.heads + 1; back++) {
+        int32_t id = blocked ? -1 : compressed(h, token, back);
         blocked = id < 0;
-        if (back == 0 && blocked) {
-            for (int j = 0; j < h.columns; j++) {
-                rows[j] = -1;
-            }
-            return;
-        }
+        none = none || (back == 0 && blocked);
         r ^= (uint64_t)(blocked ? h.pad : id) * h.multipliers[back];
-        for (int j = 0; back > 0 && j < h.heads; j++) {
-            int column = (back - 1) * h.heads + j;
-            rows[column] = h.offsets[column] + (int64_t)(r % (uint64_t)h.primes[column]);
-        }
     }
+    int64_t row = h.offsets[column] + (int64_t)(r % (uint64_t)h.primes[column]);
+    h.rows[(size_t)token * h.columns + column] = none ? -1 : row;
 }
 
 void dk_hash_ngrams(cudaStream_t s, const dk_ngram_hash *h, int n) {
-    launch_overlapped(s, hash_ngrams, dim3(blocks_for(n, 32)), 32, 0, 1, *h, n);
+    launch_overlapped(s, hash_ngrams, dim3(blocks_for((long long)n * h->columns, 32)), 32, 0, 1, *h,
+                      n);
 }
 
 /* ---- rows of a table -------------------------------------------------------------------------*/
@@ -122,7 +115,23 @@ void dk_engram_rows(cudaStream_t s, const uint8_t *codes, const uint8_t *scales,
 
 /* ---- the gate --------------------------------------------------------------------------------*/
 
-/* Grid: tokens, streams. */
+/* Eight neighbouring values, zeros behind d. whole: they can be read as 16 bytes. */
+static __device__ __forceinline__ void take_eight(const dk_bf16 *from, int i, int d, bool whole,
+                                                  float v[8]) {
+    __align__(16) dk_bf16 raw[8];
+    if (whole) {
+        *(uint4 *)raw = *(const uint4 *)(from + i);
+    }
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        if (!whole) {
+            raw[j] = i + j < d ? from[i + j] : 0;
+        }
+        v[j] = bf16_value(raw[j]);
+    }
+}
+
+/* Grid: tokens, streams. A thread takes eight neighbouring values at a time. */
 static __global__ void engram_gate(const int32_t *tokens, const dk_bf16 *kv, const dk_bf16 *qw,
                                    const dk_bf16 *kw, int hc, int d, float eps, dk_bf16 *h) {
     __shared__ double scratch[32];
@@ -135,13 +144,21 @@ static __global__ void engram_gate(const int32_t *tokens, const dk_bf16 *kv, con
     const dk_bf16 *key = kv + (size_t)blockIdx.x * (hc + 1) * d + at;
     const dk_bf16 *value = kv + ((size_t)blockIdx.x * (hc + 1) + hc) * d;
     h += ((size_t)tokens[blockIdx.x] * hc + stream) * d;
+    bool whole = d % 8 == 0 && ((size_t)kv | (size_t)qw | (size_t)kw | (size_t)h) % 16 == 0;
     double hh = 0, kk = 0, dot = 0;
-    for (int i = threadIdx.x; i < d; i += blockDim.x) {
-        float x = bf16_value(h[i]), y = bf16_value(key[i]);
-        float w = bf16_value(qw[at + i]) * bf16_value(kw[at + i]);
-        hh += (double)x * x;
-        kk += (double)y * y;
-        dot += (double)(x * w) * y;
+    for (int i = threadIdx.x * 8; i < d; i += blockDim.x * 8) {
+        float x[8], y[8], a[8], b[8];
+        take_eight(h, i, d, whole, x);
+        take_eight(key, i, d, whole, y);
+        take_eight(qw + at, i, d, whole, a);
+        take_eight(kw + at, i, d, whole, b);
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            float w = a[j] * b[j];
+            hh += (double)x[j] * x[j];
+            kk += (double)y[j] * y[j];
+            dot += (double)(x[j] * w) * y[j];
+        }
     }
     hh = block_sum(hh, scratch) / d;
     kk = block_sum(kk, scratch) / d;
@@ -149,8 +166,21 @@ static __global__ void engram_gate(const int32_t *tokens, const dk_bf16 *kv, con
     dot = dot / sqrt(hh + (double)eps) / sqrt(kk + (double)eps) / sqrt((double)d);
     double size = fabs(dot) < 1e-6 ? 1e-6 : fabs(dot);
     float gate = (float)(1 / (1 + exp64(-copysign(sqrt(size), dot))));
-    for (int i = threadIdx.x; i < d; i += blockDim.x) {
-        h[i] = to_bf16(bf16_value(h[i]) + gate * bf16_value(value[i]));
+    for (int i = threadIdx.x * 8; i < d; i += blockDim.x * 8) {
+        __align__(16) dk_bf16 sum[8];
+        float x[8], y[8];
+        take_eight(h, i, d, whole, x);
+        take_eight(value, i, d, whole, y);
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            sum[j] = to_bf16(x[j] + gate * y[j]);
+        }
+        if (whole) {
+            *(uint4 *)(h + i) = *(const uint4 *)sum;
+        }
+        for (int j = 0; !whole && j < 8 && i + j < d; j++) {
+            h[i + j] = sum[j];
+        }
     }
 }
 
