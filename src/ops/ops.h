@@ -212,10 +212,10 @@ typedef struct di_ops {
                       const uint8_t *records, const int32_t *topk, int k, const di_tensor *sink,
                       di_bf16 *out);
 
-    /* A hint; NULL where it is of no use. Of what `attention` called with the same arguments (k = 0:
-     * without entries) will read, the window's keys are there (records != NULL) or the chosen entries (topk != NULL), so
-     * that a backend may decode them beforehand: the window's for the next such call, the entries
-     * for all with this topk and source up to the next hint. */
+    /* A hint; NULL where it is of no use. Of what `attention` called with the same arguments (k =
+     * 0: without entries) will read, the window's keys are there (records != NULL) or the chosen
+     * entries (topk != NULL), so that a backend may decode them beforehand: the window's for the
+     * next such call, the entries for all with this topk and source up to the next hint. */
     void (*attention_keys)(di_backend *be, const di_step *step, int layer, int window, int source,
                            int ratio, int heads, int dim, const uint8_t *records,
                            const int32_t *topk, int k);
