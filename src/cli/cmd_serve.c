@@ -40,6 +40,8 @@ static void set_options(const di_options *o, di_server_options *s) {
     s->port = (int)di_options_integer(o, DI_OPT_PORT, s->port);
     s->key_file = di_options_text(o, DI_OPT_API_KEY_FILE, NULL);
     s->quota_journal = di_options_text(o, DI_OPT_QUOTA_JOURNAL, NULL);
+    s->tls_cert = di_options_text(o, DI_OPT_TLS_CERT, NULL);
+    s->tls_key = di_options_text(o, DI_OPT_TLS_KEY, NULL);
     s->insecure_no_auth = v[DI_OPT_INSECURE_NO_AUTH].flag;
     s->no_thinking = v[DI_OPT_THINKING_DEFAULT].given && !v[DI_OPT_THINKING_DEFAULT].flag;
     s->threads = (int)di_options_integer(o, DI_OPT_HTTP_THREADS, s->threads);
@@ -118,8 +120,8 @@ static bool run(const di_options *o, const di_server_options *options, const sig
     bool ok = engine && di_answerer_open(&answerer, engine, err) &&
               (s = di_server_start(options, &answerer, err));
     if (ok) {
-        fprintf(stderr, "deepinfer: serving %s at http://%s\n", options->models[0],
-                di_server_address(s));
+        fprintf(stderr, "deepinfer: serving %s at %s://%s\n", options->models[0],
+                options->tls_cert ? "https" : "http", di_server_address(s));
         serve(s, set, seconds(o, DI_OPT_DRAIN_TIMEOUT, DEFAULT_DRAIN_SECONDS));
     }
     di_server_stop(s);

@@ -201,6 +201,10 @@ OPTION(
     "has been used.")
 OPTION(INSECURE_NO_AUTH, "insecure-no-auth", 0, FLAG, 0, 0, "no", "", true, IN_SERVE,
        "Let everybody who reaches the address use the server, without keys.")
+OPTION(TLS_CERT, "tls-cert", 0, PATH, 0, 0, "", "FILE", true, IN_SERVE,
+       "Serve HTTPS with this certificate (PEM, the chain behind it).")
+OPTION(TLS_KEY, "tls-key", 0, PATH, 0, 0, "", "FILE", true, IN_SERVE,
+       "The certificate's private key (PEM), which others must not be able to read.")
 OPTION(MAX_QUEUE, "max-queue", 0, INTEGER, 0, 1000000, "1024", "N", true, IN_SERVE,
        "Requests under way at once, waiting ones included; more get 503. 0 is no limit.")
 OPTION(MAX_CONNECTIONS, "max-connections", 0, INTEGER, 1, 1000000, "4096", "N", true, IN_SERVE,

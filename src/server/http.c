@@ -18,21 +18,24 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "server/exchange.h"
 #include "server/internal.h"
 #include "server/peers.h"
 #include "server/readers.h"
 
-enum { BACKLOG = 1024, STREAM_BLOCK = 16384 };
+enum { BACKLOG = 1024, STREAM_BLOCK = 16384, MOST_PEM = 1 << 20 };
 
 struct di_http {
     struct di_server *server;
     struct MHD_Daemon *daemon;
-    int listening; /* taken back from the daemon by quiesce; -1: not */
+    char *cert, *key; /* of TLS; NULL: without */
+    int listening;    /* taken back from the daemon by quiesce; -1: not */
     bool check_host;
 };
 
@@ -359,7 +362,8 @@ static enum MHD_Result on_request(void *self, struct MHD_Connection *connection,
         return MHD_YES;
     }
     if (v->x.generation && !v->watched) {
-        bool interim = strcmp(version, MHD_HTTP_VERSION_1_1) == 0;
+        /* an interim response is written past the library, which TLS does not allow */
+        bool interim = strcmp(version, MHD_HTTP_VERSION_1_1) == 0 && !h->cert;
         v->watched = true;
         di_peers_begin(h->server->peers, v->peer, v->x.generation, interim);
     }
@@ -543,6 +547,34 @@ static void ignore_message(void *self, const char *format, va_list args) {
     di_metrics_event(h->server->metrics, DI_EVENT_BAD_REQUEST);
 }
 
+/* The certificate and its key, which others must not be able to read. */
+static bool read_tls(di_http *h, const di_server_options *o, di_error *err) {
+    struct stat key;
+    size_t size;
+    if (!o->tls_cert) {
+        return true;
+    }
+    if (MHD_is_feature_supported(MHD_FEATURE_TLS) != MHD_YES) {
+        return di_fail(err, DI_ERR_UNSUPPORTED,
+                       "tls_cert is given, but this libmicrohttpd was built without TLS");
+    }
+    if (stat(o->tls_key, &key) == 0 && (key.st_mode & S_IRWXO)) {
+        return di_fail(err, DI_ERR_ARGUMENT, "%s can be read by others (mode %03o), allowed is 640",
+                       o->tls_key, key.st_mode & 0777u);
+    }
+    return di_file_read(o->tls_cert, MOST_PEM, &h->cert, &size, err) &&
+           di_file_read(o->tls_key, MOST_PEM, &h->key, &size, err);
+}
+
+static void destroy(di_http *h) {
+    if (h->key) {
+        explicit_bzero(h->key, strlen(h->key));
+    }
+    di_free(h->key);
+    di_free(h->cert);
+    di_free(h);
+}
+
 di_http *di_http_start(di_server *s, int listening, bool check_host, di_error *err) {
     di_http *h = di_calloc(1, sizeof *h);
     if (!h) {
@@ -552,24 +584,43 @@ di_http *di_http_start(di_server *s, int listening, bool check_host, di_error *e
     }
     *h = (di_http){.server = s, .listening = -1, .check_host = check_host};
     const di_server_options *o = &s->options;
+    if (!read_tls(h, o, err)) {
+        close(listening);
+        destroy(h);
+        return NULL;
+    }
     unsigned idle = (unsigned)(o->idle_seconds + 0.5);
     unsigned threads = (unsigned)o->threads;
     struct MHD_OptionItem pool[] = {
         {threads > 1 ? MHD_OPTION_THREAD_POOL_SIZE : MHD_OPTION_END, (intptr_t)threads, NULL},
         {MHD_OPTION_END, 0, NULL}};
+    struct MHD_OptionItem tls[] = {
+        {h->cert ? MHD_OPTION_HTTPS_MEM_CERT : MHD_OPTION_END, 0, h->cert},
+        {MHD_OPTION_HTTPS_MEM_KEY, 0, h->key},
+        {MHD_OPTION_END, 0, NULL}};
     h->daemon = MHD_start_daemon(
-        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC | MHD_USE_ERROR_LOG,
+        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC | MHD_USE_ERROR_LOG |
+            (h->cert ? MHD_USE_TLS : 0),
         0, NULL, NULL, on_request, h, MHD_OPTION_EXTERNAL_LOGGER, ignore_message, h,
         MHD_OPTION_LISTEN_SOCKET, listening, MHD_OPTION_CONNECTION_LIMIT,
         (unsigned)o->max_connections, MHD_OPTION_CONNECTION_MEMORY_LIMIT, o->max_header_bytes,
         MHD_OPTION_CONNECTION_TIMEOUT, idle, MHD_OPTION_NOTIFY_COMPLETED, on_completed, h,
         MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_STRICT_FOR_CLIENT, 0,
-        MHD_OPTION_UNESCAPE_CALLBACK, unescape, h, MHD_OPTION_ARRAY, pool, MHD_OPTION_END);
+        MHD_OPTION_UNESCAPE_CALLBACK, unescape, h, MHD_OPTION_ARRAY, pool, MHD_OPTION_ARRAY, tls,
+        MHD_OPTION_END);
     if (!h->daemon) {
         close(listening);
-        di_free(h);
-        di_fail(err, DI_ERR_IO, "libmicrohttpd cannot start (%u connections, %u threads)",
-                (unsigned)o->max_connections, threads);
+        if (h->cert) {
+            di_fail(
+                err, DI_ERR_ARGUMENT,
+                "libmicrohttpd cannot start with %s and %s, a certificate and its key in PEM are "
+                "expected",
+                o->tls_cert, o->tls_key);
+        } else {
+            di_fail(err, DI_ERR_IO, "libmicrohttpd cannot start (%u connections, %u threads)",
+                    (unsigned)o->max_connections, threads);
+        }
+        destroy(h);
         return NULL;
     }
     return h;
@@ -589,5 +640,5 @@ void di_http_stop(di_http *h) {
     if (h->listening >= 0) {
         close(h->listening);
     }
-    di_free(h);
+    destroy(h);
 }

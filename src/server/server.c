@@ -56,9 +56,12 @@ static bool copy_options(di_server *s, const di_server_options *o, di_error *err
     s->options.key_file = copy_text(o->key_file);
     s->options.quota_journal = copy_text(o->quota_journal);
     s->options.access_log = copy_text(o->access_log);
+    s->options.tls_cert = copy_text(o->tls_cert);
+    s->options.tls_key = copy_text(o->tls_key);
     bool ok = names && s->models && s->options.host && !o->key_file == !s->options.key_file &&
               !o->quota_journal == !s->options.quota_journal &&
-              !o->access_log == !s->options.access_log;
+              !o->access_log == !s->options.access_log && !o->tls_cert == !s->options.tls_cert &&
+              !o->tls_key == !s->options.tls_key;
     for (size_t i = 0; ok && i < n; i++) {
         names[i] = di_strdup(o->models[i]);
         s->models[i] = (di_model_name){names[i], DI_MODEL_V41};
@@ -76,6 +79,8 @@ static void free_options(di_server *s) {
     di_free((void *)s->options.key_file);
     di_free((void *)s->options.quota_journal);
     di_free((void *)s->options.access_log);
+    di_free((void *)s->options.tls_cert);
+    di_free((void *)s->options.tls_key);
     di_free(s->models);
 }
 
@@ -143,6 +148,10 @@ static bool start(di_server *s, di_error *err) {
 }
 
 static bool check_options(const di_server_options *o, di_error *err) {
+    if (!o->tls_cert != !o->tls_key) {
+        return di_fail(err, DI_ERR_ARGUMENT, "%s is given without %s, TLS needs both",
+                       o->tls_cert ? "tls_cert" : "tls_key", o->tls_cert ? "tls_key" : "tls_cert");
+    }
     if (o->num_models == 0) {
         return di_fail(err, DI_ERR_ARGUMENT, "the served model has no name");
     }

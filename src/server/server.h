@@ -16,12 +16,13 @@ typedef struct di_server_options {
     int port;                  /* 0: one that is free */
     const char *const *models; /* names by which requests may call the model; the first is told */
     size_t num_models;
-    const char *key_file;      /* NULL: everybody is let in */
-    const char *quota_journal; /* NULL: quotas count from the start of the process */
-    bool insecure_no_auth;     /* without keys listen elsewhere than on the loopback all the same */
-    bool no_thinking;          /* unless a request asks for it */
-    int threads;               /* that serve sockets */
-    int reader_threads;        /* that read long requests; 0: those of the sockets do */
+    const char *key_file;           /* NULL: everybody is let in */
+    const char *quota_journal;      /* NULL: quotas count from the start of the process */
+    const char *tls_cert, *tls_key; /* PEM files, for HTTPS; NULL: HTTP */
+    bool insecure_no_auth; /* without keys listen elsewhere than on the loopback all the same */
+    bool no_thinking;      /* unless a request asks for it */
+    int threads;           /* that serve sockets */
+    int reader_threads;    /* that read long requests; 0: those of the sockets do */
     int max_connections;
     size_t max_header_bytes, max_body_bytes;
     size_t max_bodies_bytes; /* of all requests under way together */

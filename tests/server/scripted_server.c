@@ -5,9 +5,9 @@
  *
  * with the tokenizer of FOLDER. Names: port, threads, reader_threads, max_queue, fixed_tokens,
  * max_connections, max_body, max_stream, store, store_per_key, store_age, header, body, idle,
- * keepalive (seconds), keys, journal, log, model_len. It prints its address on standard output, one
- * line {"submitted", "finished", "cancelled", "running"} for each SIGUSR1, drains on SIGTERM,
- * reloads on SIGHUP. */
+ * keepalive (seconds), keys, journal, tls_cert, tls_key, log, model_len. It prints its address on
+ * standard output, one line {"submitted", "finished", "cancelled", "running"} for each SIGUSR1,
+ * drains on SIGTERM, reloads on SIGHUP. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -46,6 +46,8 @@ static bool set(di_server_options *o, di_scripted_options *s, const char *name, 
         {"keepalive", .seconds = &o->keepalive_seconds},
         {"keys", .text = &o->key_file},
         {"journal", .text = &o->quota_journal},
+        {"tls_cert", .text = &o->tls_cert},
+        {"tls_key", .text = &o->tls_key},
         {"log", .text = &o->access_log},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {

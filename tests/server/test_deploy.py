@@ -12,6 +12,7 @@ import ssl
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 sys.path[:0] = ["tests/support"]
@@ -96,12 +97,65 @@ def check_proxy(s, proxy, host):
         assert status == 200 and stream_text(body) == text, len(body)
 
 
-@test
-def test_nginx_passes_streams_and_leaving_clients_on(folder):
-    need("nginx", "openssl")
-    port = free_port()
+def make_certificate(folder):
+    need("openssl")
     run("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
         "-keyout", folder / "key.pem", "-out", folder / "cert.pem", check=True)
+    os.chmod(folder / "key.pem", 0o600)
+    context = ssl.create_default_context(cafile=str(folder / "cert.pem"))
+    context.check_hostname = False
+    return context
+
+
+class Direct:
+    """The server itself behind its own TLS."""
+
+    def __init__(self, s, context):
+        self.s, self.context = s, context
+
+    def connect(self):
+        return self.context.wrap_socket(self.s.connect(), server_hostname="localhost")
+
+
+@test
+def test_the_server_speaks_tls_itself(folder):
+    context = make_certificate(folder)
+    for threads in (1, 2):
+        with scripted(max_stream=1 << 28, tls_cert=folder / "cert.pem", tls_key=folder / "key.pem",
+                      threads=threads) as s:
+            check_proxy(s, Direct(s, context), b"localhost")
+            with s.connect() as c:  # no TLS, garbage, half a handshake: nobody else is disturbed
+                c.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                assert not c.recv(1000).startswith(b"HTTP")
+            half = s.connect()
+            half.sendall(b"\x16\x03\x01\x02\x00\x01\x00")
+            check_proxy(s, Direct(s, context), b"localhost")
+            half.close()
+            warnings.simplefilter("ignore", DeprecationWarning)
+            old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            old.check_hostname, old.verify_mode = False, ssl.CERT_NONE
+            try:
+                old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_1
+                old.wrap_socket(s.connect()).close()
+                raise AssertionError("TLS 1.1 is spoken")
+            except (ssl.SSLError, OSError):
+                pass
+    with demo("--tls-cert", folder / "cert.pem", "--tls-key", folder / "key.pem") as s:
+        with Direct(s, context).connect() as c:
+            c.sendall(raw_post(PATH, chat("Who wrote Dracula?", temperature=0)))
+            assert b"Stoker" in read_response(c.makefile("rb"))[2]
+    for words, told in [(["--tls-cert", folder / "cert.pem"], "tls_key"),
+                        (["--tls-cert", folder / "cert.pem", "--tls-key", folder / "cert.pem"], "can be read by others"),
+                        (["--tls-cert", folder / "key.pem", "--tls-key", folder / "key.pem"], "PEM"),
+                        (["--tls-cert", folder / "none", "--tls-key", folder / "key.pem"], "none")]:
+        r = deepinfer("serve", "-m", DEMO, "--port", 0, "-q", *words)
+        assert r.status in (1, 2) and told in r.err and len(r.err.splitlines()) == 1, r
+
+
+@test
+def test_nginx_passes_streams_and_leaving_clients_on(folder):
+    need("nginx")
+    port, context = free_port(), make_certificate(folder)
     with scripted(max_stream=1 << 28) as s:
         conf = Path("deploy/proxy/nginx.conf").read_text()
         for old, new in [("listen 443 ssl http2;", f"listen 127.0.0.1:{port} ssl;"),
@@ -117,8 +171,6 @@ def test_nginx_passes_streams_and_leaving_clients_on(folder):
             f"{paths}{conf}}}\n")
         checked = run("nginx", "-t", "-e", "stderr", "-c", folder / "nginx.conf")
         assert checked.returncode == 0 and "warn" not in checked.stderr, checked.stderr
-        context = ssl.create_default_context(cafile=str(folder / "cert.pem"))
-        context.check_hostname = False
         with Proxy(["nginx", "-e", "stderr", "-c", folder / "nginx.conf"], port, context) as proxy:
             check_proxy(s, proxy, b"localhost")
 
