@@ -8,16 +8,16 @@
  *
  * Random weights draft nothing that stands, so acceptance is forced: P is the probability that a
  * draft stands given that those before it did (0.9,0.8,0.7,0.6,0.5). Steps are recorded and queued
- * one behind the other; they end with logits, and drawing tokens is no part of them. Of a round of
- * drafts two times are told: as the engine runs it today, logits going to the host after each of
- * five draws (the draws themselves left out), and the card's part of it alone, which is what
- * remains when it draws by itself. Without a card it says so and does nothing. */
+ * one behind the other; they end with logits, and drawing tokens is no part of them. A round of
+ * drafts is timed as the engine runs it: five draws of greedy requests on the card, and the wait
+ * for them. Without a card it says so and does nothing. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "engine/draw_memory.h"
 #include "model/draft.h"
 #include "sched/pricer.h"
 #include "support/wide.h"
@@ -41,10 +41,8 @@ static double chance[DRAFTS] = {0.9, 0.8, 0.7, 0.6, 0.5};
 /* Seconds. */
 static struct {
     double step[1 + DRAFTS]; /* by drafts a sequence */
-    double draft[2];         /* by way of the host; on the card alone */
+    double draft;
 } measured[BATCHES];
-
-static const char *const draft_kinds[2] = {"drafts drawn on the host", "the card's part alone"};
 
 /* ---- measuring --------------------------------------------------------------------------------*/
 
@@ -70,33 +68,29 @@ static double steps_of(int n, int rows_each) {
     return (end - begin) / STEPS;
 }
 
-static int32_t no_draw(void *user, int i, int j, const float *logits) {
-    (void)user;
-    (void)i;
-    (void)logits;
-    return 100 + j;
+/* A round of drafts of n sequences. */
+typedef struct drafting {
+    di_draw_memory draws;
+    int n;
+} drafting;
+
+static void draw_column(void *user, int j) {
+    drafting *d = user;
+    for (int i = 0; i < d->n; i++) {
+        d->draws.rows[i] = (di_draw){
+            .logits = i * DRAFTS + j, .forced = -1, .greedy = true, .mask = -1, .floor = 1};
+    }
+    di_draw_memory_queue(&d->draws, di_model_logits(w.model), d->n, j * d->n, NULL);
 }
 
-static double draft_by_host(const di_draft_rows *parts, int n) {
-    static int32_t tokens[MAX_BATCH * DRAFTS];
+static double draft_round(drafting *d, const di_draft_rows *parts) {
     static float confidence[MAX_BATCH * DRAFTS];
     di_error err;
     double start = di_now();
-    wide_check(di_model_draft(w.model, parts, n, no_draw, NULL, tokens, confidence, &err), &err);
+    wide_check(di_model_draft_queued(w.model, parts, d->n, DRAFTS, draw_column, d, d->draws.tokens,
+                                     confidence, &err),
+               &err);
     return di_now() - start;
-}
-
-static double draft_on_card(const di_draft_rows *parts, int n) {
-    const di_queue_ops *queue = w.be->ops->queue;
-    di_error err;
-    double begin, end;
-    queue->begin(w.be, 0);
-    for (int step = 0; step < STEPS; step++) {
-        wide_check(di_model_draft_queue(w.model, parts, n, &err), &err);
-    }
-    queue->end(w.be, 0);
-    wide_check(queue->wait(w.be, 0, &begin, &end, &err), &err);
-    return (end - begin) / STEPS;
 }
 
 /* The best of some runs behind one that records, or takes memory. */
@@ -107,6 +101,11 @@ static void keep_best(double *best, int run, double seconds) {
 static void measure(int b) {
     static di_draft_rows parts[MAX_BATCH];
     int n = batches[b];
+    drafting d = {.n = n};
+    di_error err;
+    wide_check(
+        di_draw_memory_create(&d.draws, w.be, w.weights.config.vocab_size, n * DRAFTS, 0, 0, &err),
+        &err);
     for (int run = 0; run <= RUNS; run++) {
         for (int k = 0; k <= DRAFTS; k++) {
             keep_best(&measured[b].step[k], run, steps_of(n, 1 + k));
@@ -117,14 +116,14 @@ static void measure(int b) {
             (di_draft_rows){.pos0 = seqs[i].len, .slot = seqs[i].slot, .anchor = w.tokens[i]};
     }
     for (int run = 0; run <= RUNS; run++) {
-        keep_best(&measured[b].draft[0], run, draft_by_host(parts, n));
-        keep_best(&measured[b].draft[1], run, draft_on_card(parts, n));
+        keep_best(&measured[b].draft, run, draft_round(&d, parts));
     }
+    di_draw_memory_destroy(&d.draws);
     printf("%6d", n);
     for (int k = 0; k <= DRAFTS; k++) {
         printf(" %8.2f", 1e3 * measured[b].step[k]);
     }
-    printf("   %8.2f %8.2f\n", 1e3 * measured[b].draft[0], 1e3 * measured[b].draft[1]);
+    printf("   %8.2f\n", 1e3 * measured[b].draft);
     fflush(stdout);
 }
 
@@ -138,8 +137,8 @@ static void measure_all(int64_t context) {
         wide_copy_sequence(&w, &seqs[i], &seqs[0]);
     }
     printf("\nms of a step by rows a sequence, and of a round of drafts; contexts of %lld and up\n"
-           "%6s %8d %8d %8d %8d %8d %8d   %8s %8s\n",
-           (long long)context, "batch", 1, 2, 3, 4, 5, 6, "by host", "on card");
+           "%6s %8d %8d %8d %8d %8d %8d   %8s\n",
+           (long long)context, "batch", 1, 2, 3, 4, 5, 6, "drafts");
     for (int b = 0; b < BATCHES; b++) {
         measure(b);
     }
@@ -153,12 +152,12 @@ static void measure_all(int64_t context) {
 
 /* ---- policies ---------------------------------------------------------------------------------*/
 
-static double fixed_rate(int b, int kind, int length) {
+static double fixed_rate(int b, int length) {
     double tokens = 1, survival = 1;
     for (int j = 0; j < length; j++) {
         tokens += survival *= chance[j];
     }
-    double seconds = measured[b].step[length] + (length ? measured[b].draft[kind] : 0);
+    double seconds = measured[b].step[length] + (length ? measured[b].draft : 0);
     return batches[b] * tokens / seconds;
 }
 
@@ -166,7 +165,7 @@ static double unit(void) {
     return ((double)(wide_random() >> 11) + 0.5) * 0x1p-53;
 }
 
-static void open_pricer(di_pricer *p, int b, int kind) {
+static void open_pricer(di_pricer *p, int b) {
     di_pricer_options o = {.num_drafts = DRAFTS, .max_num_seqs = batches[b], .priced = true};
     di_curve step = {0}, draft = {0};
     for (int j = 0; j < DRAFTS; j++) {
@@ -176,7 +175,7 @@ static void open_pricer(di_pricer *p, int b, int kind) {
         di_curve_add(&step, batches[b] * (1 + k), measured[b].step[k]);
     }
     for (int i = 0; i <= b; i++) {
-        di_curve_add(&draft, batches[i], measured[i].draft[kind]);
+        di_curve_add(&draft, batches[i], measured[i].draft);
     }
     di_error err;
     wide_check(di_pricer_create(p, &o, &err), &err);
@@ -232,14 +231,14 @@ static void simulate_step(di_pricer *p, di_job *jobs, int n, di_price_scratch *s
     r->verified += budget;
 }
 
-static run priced_run(int b, int kind) {
+static run priced_run(int b) {
     static di_job jobs[MAX_BATCH];
     di_price_scratch scratch;
     di_pricer p;
     di_error err;
     run r = {0};
     int n = batches[b];
-    open_pricer(&p, b, kind);
+    open_pricer(&p, b);
     wide_check(di_price_scratch_create(&scratch, n * DRAFTS, &err), &err);
     for (int i = 0; i < n; i++) {
         jobs[i] = (di_job){.max_len = 1000000};
@@ -255,22 +254,21 @@ static run priced_run(int b, int kind) {
     return r;
 }
 
-static void compare(int kind) {
-    printf("\ntokens/s, and over none: %s; drafts stand with %.2f %.2f %.2f %.2f %.2f\n%6s %15s",
-           draft_kinds[kind], chance[0], chance[1], chance[2], chance[3], chance[4], "batch",
-           "none");
+static void compare(void) {
+    printf("\ntokens/s, and over none; drafts stand with %.2f %.2f %.2f %.2f %.2f\n%6s %15s",
+           chance[0], chance[1], chance[2], chance[3], chance[4], "batch", "none");
     for (int k = 1; k <= DRAFTS; k++) {
         printf(" %14s%d", "fixed ", k);
     }
     printf(" %15s   verified of drafted\n", "priced");
     for (int b = 0; b < BATCHES; b++) {
-        double none = fixed_rate(b, kind, 0);
+        double none = fixed_rate(b, 0);
         printf("%6d", batches[b]);
         for (int k = 0; k <= DRAFTS; k++) {
-            double rate = fixed_rate(b, kind, k);
+            double rate = fixed_rate(b, k);
             printf(" %9.0f %5.2f", rate, rate / none);
         }
-        run r = priced_run(b, kind);
+        run r = priced_run(b);
         double rate = r.tokens / r.seconds;
         printf(" %9.0f %5.2f   %.2f of %.2f a token\n", rate, rate / none,
                (double)r.verified / r.tokens, (double)r.drafted * DRAFTS / r.tokens);
@@ -321,8 +319,7 @@ int main(int argc, char **argv) {
         wide_give_up("the model's block has another number of drafts");
     }
     measure_all(context);
-    compare(0);
-    compare(1);
+    compare();
     wide_close(&w);
     return 0;
 }

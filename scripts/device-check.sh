@@ -103,6 +103,7 @@ run_checks() {
     check 'golden layers' env TEST_BACKEND=cuda "$here/bin/test_layers"
     check 'golden layers of the demo model' env TEST_BACKEND=cuda "$here/bin/test_demo_model"
     check 'drafts' env TEST_BACKEND=cuda "$here/bin/test_drafts"
+    check 'drafts, the same answers as without' env TEST_BACKEND=cuda "$here/bin/engine_test_drafts"
     check 'any cut and company, the same bits' env TEST_BACKEND=cuda "$here/bin/test_invariance"
     check 'draws as on the CPU' env TEST_BACKEND=cuda "$here/bin/test_draws"
     check 'queued steps, the same bits' env TEST_BACKEND=cuda DI_CUDA_GUARD=1 "$here/bin/test_queue"

@@ -9,13 +9,17 @@ to=${DEVICE_DIR:-build/device}
 programs='tests/ops/test_cpu tests/ops/test_cpu_state tests/ops/test_cuda_bits tests/model/test_layers
     tests/model/test_demo_model tests/model/test_invariance tests/model/test_drafts bench/cuda
     bench/cuda_model bench/cuda_drafts tests/engine/test_draws tests/model/test_queue
-    tests/engine/test_random_events bench/engine deepinfer'
+    tests/engine/test_random_events tests/engine/test_drafts bench/engine deepinfer'
 rm -rf "$to"
 mkdir -p "$to/bin" "$to/lib"
 targets=()
 for p in $programs; do targets+=("build/release/$p"); done
 make -j"$(nproc)" --no-print-directory CUDA=1 "${targets[@]}" cuda testdata
-for p in "${targets[@]}"; do strip -o "$to/bin/$(basename "$p")" "$p"; done
+for p in "${targets[@]}"; do
+    name=$(basename "$p")
+    [ ! -e "$to/bin/$name" ] || name=$(basename "$(dirname "$p")")_$name # of another room
+    strip -o "$to/bin/$name" "$p"
+done
 strip -o "$to/bin/libdeepinfer-cuda.so" build/release/libdeepinfer-cuda.so
 # Not the C library and the compiler's: those every system has.
 for p in "$to"/bin/*; do ldd "$p"; done | awk '$3 ~ /^\// { print $3 }' | sort -u |

@@ -13,8 +13,10 @@
 #include "base/team.h"
 #include "base/thread.h"
 #include "engine/masks.h"
+#include "engine/on_card.h"
 #include "engine/queued.h"
 #include "engine/resolve.h"
+#include "model/queue.h"
 
 struct di_device {
     di_device_options o;
@@ -33,8 +35,9 @@ struct di_device {
     pthread_cond_t changed;
     di_work *queue[2];
     int queued;
-    di_queued *card; /* NULL: every work is the thread's */
-    int on_card;     /* works that it has; then the thread waits */
+    di_on_card *draws; /* NULL: what the thread does it draws from logits on the host */
+    di_queued *card;   /* NULL: every work is the thread's */
+    int on_card;       /* works that it has; then the thread waits */
     bool closing, started;
 };
 
@@ -143,16 +146,27 @@ static bool score_prompt(const di_device *d, const di_work *w, int i, const floa
     return true;
 }
 
-/* Position of the token in front of a row's outputs. */
-static int64_t anchor_of(const di_work *w, int i) {
-    return w->parts[i].pos0 + w->parts[i].num_tokens - w->outputs[i];
+/* Takes the next token of a row; scores of it are the caller's. */
+static bool keep(di_row_sampler *s, int32_t token, di_row_result *r) {
+    if (!di_sample_history_push(&s->history, token, &r->error) ||
+        (s->guide.constraint && !di_guide_push(&s->guide, token, &r->error))) {
+        return false;
+    }
+    r->tokens[r->num_tokens++].id = token;
+    return true;
+}
+
+/* Output k as the card has drawn it. */
+static bool take(const di_device *d, const di_work *w, int i, int k, di_row_result *r) {
+    di_row_token *to = &r->tokens[r->num_tokens];
+    return di_on_card_token(d->draws, w, i, k, to, &r->error) && keep(w->samplers[i], to->id, r);
 }
 
 /* Draws the token of output k; logits: of its row. */
 static bool draw(const di_work *w, int i, int k, const float *logits, di_sample_scratch *scratch,
                  di_row_result *r) {
     di_row_sampler *s = w->samplers[i];
-    int64_t position = anchor_of(w, i) + 1 + k;
+    int64_t position = di_work_anchor(w, i) + 1 + k;
     di_sample_input in = {
         .logits = logits,
         .history = &s->history,
@@ -164,30 +178,28 @@ static bool draw(const di_work *w, int i, int k, const float *logits, di_sample_
     di_sampled sampled;
     bool guided = s->guide.constraint != NULL;
     if ((guided && !di_guide_mask(&s->guide, k, &in.grammar_mask, &r->error)) ||
-        !di_sample_row(s->params, &in, scratch, &sampled, &r->error) ||
-        !di_sample_history_push(&s->history, sampled.token, &r->error) ||
-        (guided && !di_guide_push(&s->guide, sampled.token, &r->error))) {
+        !di_sample_row(s->params, &in, scratch, &sampled, &r->error)) {
         return false;
     }
-    r->tokens[r->num_tokens].id = sampled.token;
     if (s->params->logprobs) {
         keep_scores(&sampled.logprobs, &r->tokens[r->num_tokens].scored);
     }
-    r->num_tokens++;
-    return true;
+    return keep(s, sampled.token, r);
 }
 
 /* The row's tokens: each draft that comes out of its position's draw is one, and so is the first
  * token that comes out instead. A seeded draw depends on seed and position alone, so the tokens are
- * those of an answer without drafts; of the others the law is. logits: of the first output's row.
- */
+ * those of an answer without drafts; of the others the law is. logits: of the first output's row;
+ * NULL: the card has drawn. */
 static bool verify(const di_device *d, const di_work *w, int i, const float *logits,
                    di_sample_scratch *scratch, di_row_result *r) {
     const di_model_rows *part = &w->parts[i];
-    int outputs = w->outputs[i];
-    const int32_t *drafts = part->tokens + part->num_tokens - outputs + 1;
+    int outputs = logits ? w->outputs[i] : di_on_card_outputs(d->draws, i);
+    const int32_t *drafts = part->tokens + part->num_tokens - w->outputs[i] + 1;
     for (int k = 0; k < outputs; k++) {
-        if (!draw(w, i, k, logits + (size_t)k * (size_t)d->o.vocab_size, scratch, r)) {
+        bool ok = logits ? draw(w, i, k, logits + (size_t)k * (size_t)d->o.vocab_size, scratch, r)
+                         : take(d, w, i, k, r);
+        if (!ok) {
             return false;
         }
         if (k + 1 < outputs && drafts[k] != r->tokens[k].id) {
@@ -215,19 +227,33 @@ typedef struct sample_loop {
     di_work *w;
 } sample_loop;
 
+static bool has_drawn(const di_device *d, int i) {
+    return d->draws && di_on_card_outputs(d->draws, i) > 0;
+}
+
 static void sample_rows(void *arg, int64_t begin, int64_t end, int member) {
     di_device *d = ((sample_loop *)arg)->d;
     di_work *w = ((sample_loop *)arg)->w;
     for (int i = (int)begin; i < (int)end; i++) {
-        if (w->parts[i].num_logits > 0) {
+        if (w->parts[i].num_logits > 0 && !has_drawn(d, i)) {
             sample_row(d, w, i, d->logits + (size_t)w->first_logits[i] * (size_t)d->o.vocab_size,
                        d->scratch[member]);
         }
     }
 }
 
+/* num_logits: on the host, if the card has not drawn. */
 static void sample(di_device *d, di_work *w, int num_logits) {
     sample_loop loop = {d, w};
+    for (int i = 0; d->draws && i < w->plan.num_rows; i++) {
+        if (has_drawn(d, i)) {
+            num_logits -= w->parts[i].num_logits;
+            w->results[i].failed = !verify(d, w, i, NULL, NULL, &w->results[i]);
+        }
+    }
+    if (num_logits == 0) {
+        return;
+    }
     di_team_run(d->team, num_logits > 1 ? d->num_scratch : 1, w->plan.num_rows, 1, sample_rows,
                 &loop);
 }
@@ -238,7 +264,8 @@ static void sample(di_device *d, di_work *w, int num_logits) {
 typedef struct draft_batch {
     di_device *d;
     di_work *w;
-    int count, rows[1 << 8];
+    bool by_card; /* draws them */
+    int count, rows[1 << 8], lengths[1 << 8];
     di_draft_rows parts[1 << 8];
     di_guide_place places[1 << 8]; /* of guides, to come back to */
 } draft_batch;
@@ -298,7 +325,7 @@ static void keep_drafts(const draft_batch *b, int i, const int32_t *tokens,
     di_row_sampler *s = b->w->samplers[b->rows[i]];
     di_row_result *r = &b->w->results[b->rows[i]];
     float single[DI_MAX_DRAFTS];
-    r->num_drafts = s->num_drafts = b->d->o.num_drafts;
+    r->num_drafts = s->num_drafts = b->lengths[i];
     memcpy(s->drafts, tokens, (size_t)s->num_drafts * sizeof *tokens);
     memcpy(r->confidence, confidence, (size_t)s->num_drafts * sizeof *confidence);
     di_pricer_survivals(&b->w->law, confidence, s->num_drafts, single, s->survival);
@@ -307,47 +334,61 @@ static void keep_drafts(const draft_batch *b, int i, const int32_t *tokens,
     }
 }
 
+/* Draws on the host. */
+static bool propose_here(draft_batch *b, di_error *err) {
+    di_device *d = b->d;
+    for (int i = 0; i < b->count; i++) {
+        b->lengths[i] = d->o.num_drafts;
+    }
+    guide_drafts(b, false);
+    bool ok = di_model_draft(d->o.model, b->parts, b->count, draw_draft, b, d->draft_tokens,
+                             d->draft_confidence, err);
+    guide_drafts(b, true);
+    return ok;
+}
+
 /* Whatever fails here costs proposals, not answers. */
 static void propose(draft_batch *b) {
-    int size = b->d->o.block_size;
-    int32_t *tokens = b->d->draft_tokens;
-    float *confidence = b->d->draft_confidence;
+    di_device *d = b->d;
+    int size = d->o.block_size;
     di_error ignored;
-    guide_drafts(b, false);
-    if (b->count > 0 && di_model_draft(b->d->o.model, b->parts, b->count, draw_draft, b, tokens,
-                                       confidence, &ignored)) {
-        for (int i = 0; i < b->count; i++) {
-            keep_drafts(b, i, tokens + i * size, confidence + i * size);
-        }
+    bool ok =
+        b->count > 0 &&
+        (b->by_card ? di_on_card_propose(d->draws, b->w, b->rows, b->parts, b->count,
+                                         d->draft_tokens, d->draft_confidence, b->lengths, &ignored)
+                    : propose_here(b, &ignored));
+    for (int i = 0; i < b->count && ok; i++) {
+        keep_drafts(b, i, d->draft_tokens + i * size, d->draft_confidence + i * size);
     }
-    guide_drafts(b, true);
     b->count = 0;
 }
 
 /* Proposals for the rows that are to have some, gave a token and may give another. */
 static void draft(di_device *d, di_work *w) {
-    draft_batch b = {.d = d, .w = w};
+    draft_batch batches[2] = {{.d = d, .w = w}, {.d = d, .w = w, .by_card = true}};
     int most = d->o.max_rows / d->o.block_size;
     most = most < 1 << 8 ? most : 1 << 8;
     for (int i = 0; i < w->plan.num_rows; i++) {
         const di_plan_row *row = &w->plan.rows[i];
         const di_row_result *r = &w->results[i];
-        int64_t anchor = anchor_of(w, i) + r->num_tokens;
+        int64_t anchor = di_work_anchor(w, i) + r->num_tokens;
         if (!row->propose || r->failed || r->num_tokens == 0 || anchor + 2 > row->job->max_len ||
             di_sample_ends(w->samplers[i]->params, r->tokens[r->num_tokens - 1].id)) {
             continue;
         }
+        draft_batch *b = &batches[d->draws && di_on_card_can_propose(w->samplers[i])];
         w->num_drafted++;
-        b.rows[b.count] = i;
-        b.parts[b.count++] = (di_draft_rows){.pos0 = anchor,
-                                             .slot = w->parts[i].slot,
-                                             .anchor = r->tokens[r->num_tokens - 1].id,
-                                             .context_from = row->draft_from};
-        if (b.count == most) {
-            propose(&b);
+        b->rows[b->count] = i;
+        b->parts[b->count++] = (di_draft_rows){.pos0 = anchor,
+                                               .slot = w->parts[i].slot,
+                                               .anchor = r->tokens[r->num_tokens - 1].id,
+                                               .context_from = row->draft_from};
+        if (b->count == most) {
+            propose(b);
         }
     }
-    propose(&b);
+    propose(&batches[0]);
+    propose(&batches[1]);
 }
 
 /* The work behind looks at results, for this one may have been filled anew by then. */
@@ -355,6 +396,17 @@ static void fail_rows(di_work *w) {
     for (int i = 0; i < w->plan.num_rows; i++) {
         w->results[i].failed = true;
     }
+}
+
+/* Leaves logits, n rows of them, where sample() looks for them; masks are made meanwhile. */
+static bool forward(di_device *d, di_work *w, int n) {
+    di_model *m = d->o.model;
+    di_masks_begin(d->masks, w);
+    bool ok = d->draws ? di_model_queue(m, w->parts, w->plan.num_rows, NULL, NULL, &w->error)
+                       : di_model_forward(m, w->parts, w->plan.num_rows, n > 0 ? d->logits : NULL,
+                                          &w->error);
+    di_masks_wait(d->masks);
+    return ok && (!d->draws || di_on_card_draw(d->draws, w, d->logits, &w->error));
 }
 
 static void do_work(di_device *d, di_work *w) {
@@ -371,10 +423,7 @@ static void do_work(di_device *d, di_work *w) {
         w->results[i].num_tokens = w->results[i].num_drafts = 0;
     }
     if (w->plan.num_rows > 0 && !w->failed) {
-        di_masks_begin(d->masks, w);
-        w->failed = !di_model_forward(d->o.model, w->parts, w->plan.num_rows,
-                                      n > 0 ? d->logits : NULL, &w->error);
-        di_masks_wait(d->masks);
+        w->failed = !forward(d, w, n);
         w->middle = di_now();
         if (w->failed) {
             fail_rows(w);
@@ -486,9 +535,10 @@ di_device *di_device_create(const di_device_options *o, di_error *err) {
         di_fail(err, DI_ERR_NO_MEMORY, "no memory for %d rows of %d logits", o->max_logits,
                 o->vocab_size);
     }
-    if (ok && o->queues_steps && o->num_drafts == 0) {
-        d->card = di_queued_create(o, o->max_num_seqs, o->max_logprobs, d->masks, err);
-        ok = d->card != NULL;
+    if (ok && o->queues_steps && o->num_drafts > 0) {
+        ok = (d->draws = di_on_card_create(o, err)) != NULL;
+    } else if (ok && o->queues_steps) {
+        ok = (d->card = di_queued_create(o, d->masks, err)) != NULL;
     }
     ok = ok && di_thread_start(&d->thread, run, d, "the device's thread", err);
     d->started = ok;
@@ -513,6 +563,8 @@ void di_device_destroy(di_device *d) {
     for (int i = 0; d->scratch && i < d->num_scratch; i++) {
         di_sample_scratch_destroy(d->scratch[i]);
     }
+    di_on_card_destroy(d->draws);
+    di_queued_destroy(d->card);
     di_team_destroy(d->team);
     di_masks_destroy(d->masks);
     di_resolver_destroy(&d->resolver);

@@ -90,6 +90,11 @@ bool di_work_create(di_work *w, const di_sched_options *o, int max_logprobs, int
                     di_error *err);
 void di_work_destroy(di_work *w);
 
+/* Position of the token in front of row i's outputs, once the row is resolved. */
+static inline int64_t di_work_anchor(const di_work *w, int i) {
+    return w->parts[i].pos0 + w->parts[i].num_tokens - w->outputs[i];
+}
+
 typedef struct di_device di_device;
 
 typedef struct di_device_options {

@@ -8,85 +8,50 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "engine/draws.h"
+#include "engine/draw_memory.h"
 #include "model/queue.h"
 
-enum { PLACES = 2, MAX_PAIRS = 1 << 16, MAX_MASKS = 256 };
+enum { PLACES = 2, MAX_MASKS = 256 };
 
-/* Argument memory of one place: what goes to the card, then what comes back. */
+/* A work's draws, which lie by plan row, so that the step behind finds a row's token. */
 typedef struct place {
-    char *memory;
-    di_draw *rows; /* [max_num_seqs] */
-    di_draw_lists lists;
-    int32_t *tokens;   /* [max_num_seqs], stays on the card: the step behind takes it from there */
-    di_drawn *drawn;   /* [max_num_seqs] */
-    di_draw_pair *top; /* [max_num_seqs, max_top] */
+    di_draw_memory draws;
     int num_draws;
-    bool any_top;
     bool *lost; /* [max_num_seqs] rows whose grammar has failed: the result has the error */
 } place;
 
 struct di_queued {
     di_device_options o;
     const di_queue_ops *ops;
-    int max_num_seqs, max_top;
     place places[PLACES];
     int next;         /* place of the next work */
     di_work *undrawn; /* queued without its draws, which wait for the work before */
     di_masks *masks;
     int32_t *source; /* [max_num_seqs] */
-    int32_t *top_ids;
-    double *top_logprobs; /* [max_top] */
 };
 
 /* ---- memory -----------------------------------------------------------------------------------*/
 
-static void *put(char *base, size_t *end, size_t count, size_t size) {
-    size_t start = *end;
-    *end = (start + count * size + 63) / 64 * 64;
-    return base ? base + start : NULL;
-}
-
-static size_t lay_out(const di_queued *q, char *base, place *p) {
-    size_t n = (size_t)q->max_num_seqs, end = 0;
-    di_draw_lists *l = &p->lists;
-    l->vocab_size = q->o.vocab_size;
-    l->mask_words = (q->o.vocab_size + 31) / 32;
-    l->max_pairs = MAX_PAIRS;
-    l->max_masks = q->max_num_seqs < MAX_MASKS ? q->max_num_seqs : MAX_MASKS;
-    p->rows = put(base, &end, n, sizeof *p->rows);
-    l->masks = put(base, &end, (size_t)l->max_masks, (size_t)l->mask_words * sizeof *l->masks);
-    l->pairs = put(base, &end, MAX_PAIRS, sizeof *l->pairs);
-    p->tokens = put(base, &end, n, sizeof *p->tokens);
-    p->drawn = put(base, &end, n, sizeof *p->drawn);
-    p->top = put(base, &end, n * (size_t)(q->max_top > 0 ? q->max_top : 1), sizeof *p->top);
-    return end;
-}
-
-di_queued *di_queued_create(const di_device_options *o, int max_num_seqs, int max_logprobs,
-                            di_masks *masks, di_error *err) {
+di_queued *di_queued_create(const di_device_options *o, di_masks *masks, di_error *err) {
     di_queued *q = di_calloc(1, sizeof *q);
+    size_t n = (size_t)o->max_num_seqs;
     bool ok = q != NULL;
     if (ok) {
         q->o = *o;
         q->ops = o->backend->ops->queue;
-        q->max_num_seqs = max_num_seqs;
-        q->max_top = max_logprobs;
         q->masks = masks;
-        q->source = di_calloc((size_t)max_num_seqs, sizeof *q->source);
-        q->top_ids = di_calloc((size_t)max_logprobs, sizeof *q->top_ids);
-        q->top_logprobs = di_calloc((size_t)max_logprobs, sizeof *q->top_logprobs);
-        ok = q->source && q->top_ids && q->top_logprobs;
+        q->source = di_calloc(n, sizeof *q->source);
+        ok = q->source != NULL;
     }
     for (int i = 0; i < PLACES && ok; i++) {
         place *p = &q->places[i];
-        p->memory = q->ops->args_create(o->backend, lay_out(q, NULL, p));
-        p->lost = di_calloc((size_t)max_num_seqs, sizeof *p->lost);
-        ok = p->memory && p->lost;
-        lay_out(q, p->memory, p);
+        int most_masks = o->max_num_seqs < MAX_MASKS ? o->max_num_seqs : MAX_MASKS;
+        p->lost = di_calloc(n, sizeof *p->lost);
+        ok = p->lost && di_draw_memory_create(&p->draws, o->backend, o->vocab_size, o->max_num_seqs,
+                                              most_masks, o->max_logprobs, err);
     }
     if (!ok) {
-        di_fail(err, DI_ERR_NO_MEMORY, "no memory for draws of %d sequences", max_num_seqs);
+        di_fail(err, DI_ERR_NO_MEMORY, "no memory for draws of %d sequences", o->max_num_seqs);
         di_queued_destroy(q);
         return NULL;
     }
@@ -96,12 +61,10 @@ di_queued *di_queued_create(const di_device_options *o, int max_num_seqs, int ma
 void di_queued_destroy(di_queued *q) {
     if (q) {
         for (int i = 0; i < PLACES; i++) {
-            q->ops->args_destroy(q->o.backend, q->places[i].memory);
+            di_draw_memory_destroy(&q->places[i].draws);
             di_free(q->places[i].lost);
         }
         di_free(q->source);
-        di_free(q->top_ids);
-        di_free(q->top_logprobs);
         di_free(q);
     }
 }
@@ -131,7 +94,8 @@ static bool can_draw(const di_work *w, const place *p) {
         pairs += s->params->num_logit_bias + s->history.num_tokens + 2;
         masks += row->outputs > 0;
     }
-    return pairs <= (size_t)p->lists.max_pairs && masks <= (size_t)p->lists.max_masks;
+    const di_draw_lists *l = &p->draws.lists;
+    return pairs <= (size_t)l->max_pairs && masks <= (size_t)l->max_masks;
 }
 
 /* Row i's draw. `logits`: its row of them. */
@@ -139,7 +103,7 @@ static void fill_draw(di_work *w, int i, int logits, place *p) {
     const di_plan_row *row = &w->plan.rows[i];
     di_row_sampler *s = w->samplers[i];
     int64_t position = row->pos0 + row->num_tokens;
-    di_draw *d = &p->rows[i];
+    di_draw *d = &p->draws.rows[i];
     di_sample_input in = {
         .history = &s->history,
         .seed = s->seed,
@@ -148,15 +112,13 @@ static void fill_draw(di_work *w, int i, int logits, place *p) {
     };
     p->lost[i] =
         guided(w, i) && !di_guide_mask(&s->guide, 0, &in.grammar_mask, &w->results[i].error);
-    bool ok = di_draw_fill(s->params, &in, fed_row(w, i), &p->lists, d);
+    bool ok = di_draw_fill(s->params, &in, fed_row(w, i), &p->draws.lists, d);
     assert(ok); /* can_draw has seen to it */
     (void)ok;
     d->logits = logits;
-    p->any_top = p->any_top || d->num_top > 0;
 }
 
-/* Draws lie by plan row, so that the step behind finds a row's token; rows that draw nothing read
- * the first logits there are and nobody their result. */
+/* Rows that draw nothing read the first logits there are and nobody their result. */
 static void fill_draws(di_queued *q, di_work *w, place *p) {
     int n = 0;
     bool any_guided = false;
@@ -167,13 +129,12 @@ static void fill_draws(di_queued *q, di_work *w, place *p) {
         di_masks_begin(q->masks, w);
         di_masks_wait(q->masks);
     }
-    p->lists.num_pairs = p->lists.num_masks = 0;
-    p->any_top = false;
+    p->draws.lists.num_pairs = p->draws.lists.num_masks = 0;
     for (int i = 0; i < w->plan.num_rows; i++) {
         w->first_logits[i] = n;
         p->lost[i] = false;
         if (w->plan.rows[i].num_logits == 0) {
-            p->rows[i] = (di_draw){.forced = -1, .greedy = true, .mask = -1, .floor = 1};
+            p->draws.rows[i] = (di_draw){.forced = -1, .greedy = true, .mask = -1, .floor = 1};
         } else {
             fill_draw(w, i, n, p);
         }
@@ -211,44 +172,15 @@ static void copy_slots(di_queued *q, const di_work *w) {
     }
 }
 
-static void queue_draws(di_queued *q, place *p, const int32_t *before) {
-    di_backend *be = q->o.backend;
-    const di_draw_lists *l = &p->lists;
-    size_t n = (size_t)p->num_draws;
-    di_draw_call call = {
-        .logits = di_model_logits(q->o.model),
-        .vocab_size = q->o.vocab_size,
-        .n = p->num_draws,
-        .rows = p->rows,
-        .pairs = l->pairs,
-        .masks = l->masks,
-        .mask_words = l->mask_words,
-        .before = before,
-        .tokens = p->tokens,
-        .drawn = p->drawn,
-        .top = p->top,
-        .max_top = q->max_top,
-    };
-    if (n == 0) {
-        return;
-    }
-    q->ops->args_send(be, p->rows, n * sizeof *p->rows);
-    q->ops->args_send(be, l->masks,
-                      (size_t)l->num_masks * (size_t)l->mask_words * sizeof *l->masks);
-    q->ops->args_send(be, l->pairs, (size_t)l->num_pairs * sizeof *l->pairs);
-    q->ops->draw(be, &call);
-    q->ops->args_fetch(be, p->drawn, n * sizeof *p->drawn);
-    if (p->any_top) {
-        q->ops->args_fetch(be, p->top, n * (size_t)q->max_top * sizeof *p->top);
-    }
-}
-
 /* Queues the draws, and with them the end of the step. */
 static void draw_and_end(di_queued *q, di_work *w) {
     place *p = &q->places[w->place];
     if (!w->failed) {
         fill_draws(q, w, p);
-        queue_draws(q, p, q->places[w->place ^ 1].tokens);
+        if (p->num_draws > 0) {
+            di_draw_memory_queue(&p->draws, di_model_logits(q->o.model), p->num_draws, 0,
+                                 q->places[w->place ^ 1].draws.tokens);
+        }
     }
     q->ops->end(q->o.backend, w->place);
 }
@@ -279,7 +211,7 @@ bool di_queued_begin(di_queued *q, di_work *w) {
     q->ops->begin(be, w->place);
     copy_slots(q, w);
     w->failed = !di_model_queue(q->o.model, w->parts, w->plan.num_rows, fed ? q->source : NULL,
-                                fed ? other->tokens : NULL, &w->error);
+                                fed ? other->draws.tokens : NULL, &w->error);
     if (must_wait(w)) {
         q->undrawn = w;
     } else {
@@ -290,10 +222,10 @@ bool di_queued_begin(di_queued *q, di_work *w) {
 
 /* ---- results ----------------------------------------------------------------------------------*/
 
-static void read_draw(di_queued *q, di_work *w, int i, place *p) {
+static void read_draw(di_work *w, int i, place *p) {
     di_row_result *r = &w->results[i];
     di_row_sampler *s = w->samplers[i];
-    const di_drawn *drawn = &p->drawn[i];
+    const di_drawn *drawn = &p->draws.drawn[i];
     r->failed = p->lost[i] || !di_draw_ok(drawn, &r->error) ||
                 !di_sample_history_push(&s->history, drawn->token, &r->error) ||
                 (guided(w, i) && !di_guide_push(&s->guide, drawn->token, &r->error));
@@ -303,15 +235,7 @@ static void read_draw(di_queued *q, di_work *w, int i, place *p) {
     r->num_tokens = 1;
     r->tokens[0].id = drawn->token;
     if (s->params->logprobs) {
-        di_logprobs found;
-        di_scored *to = &r->tokens[0].scored;
-        di_draw_logprobs(&p->rows[i], drawn, p->top + (size_t)i * (size_t)q->max_top, q->top_ids,
-                         q->top_logprobs, &found);
-        to->logprob = (float)found.logprob;
-        to->num_top = found.num_top;
-        for (int k = 0; k < found.num_top; k++) {
-            to->top[k] = (di_logprob){found.top_ids[k], (float)found.top_logprobs[k]};
-        }
+        di_draw_memory_scores(&p->draws, &p->draws.rows[i], i, &r->tokens[0].scored);
     }
 }
 
@@ -329,7 +253,7 @@ void di_queued_end(di_queued *q, di_work *w) {
         w->results[i].failed = w->failed;
         w->results[i].num_tokens = w->results[i].num_drafts = 0;
         if (!w->failed && w->plan.rows[i].outputs > 0) {
-            read_draw(q, w, i, p);
+            read_draw(w, i, p);
         }
     }
     w->queued = false; /* from now on its results are there to be read */

@@ -10,8 +10,7 @@
 typedef struct di_queued di_queued;
 
 /* The options' model can queue (di_model_can_queue); masks is borrowed. */
-di_queued *di_queued_create(const di_device_options *o, int max_num_seqs, int max_logprobs,
-                            di_masks *masks, di_error *err);
+di_queued *di_queued_create(const di_device_options *o, di_masks *masks, di_error *err);
 void di_queued_destroy(di_queued *q); /* NULL is allowed */
 
 /* Queues the work. False, and nothing is queued: it has something that is done on the host (moves

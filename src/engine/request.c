@@ -142,8 +142,9 @@ static void fill_params(const di_engine *e, const di_request_params *p, const wo
     s->eos_token_id = e->parts.weights->config.eos_token_id;
     s->ignore_eos = p->ignore_eos;
     /* Without drafts a random seed that is told gives the same answer when it is given again; with
-     * them exact rejection lets more of them stand, and the answer depends on them. */
-    s->seeded = p->has_seed || e->num_drafts == 0;
+     * them exact rejection lets more of them stand, and the answer depends on them. A card knows
+     * the coupled draw alone. */
+    s->seeded = p->has_seed || e->num_drafts == 0 || e->parts.queues_steps;
     s->seed = p->seed;
     s->logprobs = p->logprobs;
     s->num_logprobs = p->top_logprobs;

@@ -16,7 +16,9 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/version.h"
+#include "engine/draw_memory.h"
 #include "model/draft.h"
+#include "model/queue.h"
 
 enum { MAX_FILE_BYTES = 1 << 20, MOST_PASSES = 5, LEAST_POINTS = 3, FILE_VERSION = 1 };
 
@@ -45,10 +47,12 @@ typedef struct bench {
     const di_parts *parts;
     di_seq *seqs;
     int num_seqs, per_seq; /* at most so many rows of each */
+    int num_drafted;       /* answers of the round under way */
     di_model_rows *rows;
     di_draft_rows *drafts;
     int32_t *tokens, *proposed;
     float *logits, *confidence;
+    di_draw_memory draws; /* where steps are queued on a card, which draws too */
 } bench;
 
 static bool open_sequences(bench *b, const di_curve_request *r, di_error *err) {
@@ -82,6 +86,10 @@ static bool open_bench(bench *b, const di_parts *parts, const di_curve_request *
         !b->logits) {
         return di_fail(err, DI_ERR_NO_MEMORY, "no memory to measure what steps cost");
     }
+    if (parts->queues_steps && !di_draw_memory_create(&b->draws, parts->backend, c->vocab_size,
+                                                      r->max_num_seqs * b->per_seq, 0, 0, err)) {
+        return false;
+    }
     for (int i = 0; i < r->max_rows; i++) { /* any tokens, so that experts are mixed */
         b->tokens[i] = (int32_t)((uint32_t)i * 2654435761u % (uint32_t)c->vocab_size);
     }
@@ -92,6 +100,7 @@ static void close_bench(bench *b) {
     for (int i = 0; i < b->num_seqs; i++) {
         di_seq_close(b->parts->cache, &b->seqs[i]);
     }
+    di_draw_memory_destroy(&b->draws);
     di_free(b->seqs);
     di_free(b->rows);
     di_free(b->drafts);
@@ -99,6 +108,15 @@ static void close_bench(bench *b) {
     di_free(b->proposed);
     di_free(b->confidence);
     di_free(b->logits);
+}
+
+/* Queues the draws of n rows of logits, stride apart, as greedy requests draw. */
+static void queue_draws(bench *b, int n, int first, int stride) {
+    for (int i = 0; i < n; i++) {
+        b->draws.rows[i] = (di_draw){
+            .logits = first + i * stride, .forced = -1, .greedy = true, .mask = -1, .floor = 1};
+    }
+    di_draw_memory_queue(&b->draws, di_model_logits(b->parts->model), n, first * n, NULL);
 }
 
 /* A forward pass of n rows, spread over as many sequences as there are. */
@@ -116,6 +134,13 @@ static bool run_step(bench *b, int n, di_error *err) {
         };
         next += rows;
     }
+    if (b->draws.memory) {
+        bool ok = di_model_queue(b->parts->model, b->rows, seqs, NULL, NULL, err);
+        if (ok) {
+            queue_draws(b, n, 0, 1);
+        }
+        return ok && b->parts->backend->ops->sync(b->parts->backend, err);
+    }
     return di_model_forward(b->parts->model, b->rows, seqs, b->logits, err);
 }
 
@@ -131,10 +156,21 @@ static int32_t likeliest(void *user, int i, int j, const float *logits) {
     return best;
 }
 
+/* Column j of the round under way. */
+static void queue_column(void *user, int j) {
+    bench *b = user;
+    queue_draws(b, b->num_drafted, j, b->parts->weights->config.dspark_block_size);
+}
+
 /* A round of drafts for n answers, as their first token's. */
 static bool run_draft(bench *b, int n, di_error *err) {
     for (int i = 0; i < n; i++) {
         b->drafts[i] = (di_draft_rows){.pos0 = 1, .slot = b->seqs[i].slot, .anchor = b->tokens[i]};
+    }
+    if (b->draws.memory) {
+        b->num_drafted = n;
+        return di_model_draft_queued(b->parts->model, b->drafts, n, b->per_seq - 1, queue_column, b,
+                                     b->draws.tokens, b->confidence, err);
     }
     return di_model_draft(b->parts->model, b->drafts, n, likeliest, b, b->proposed, b->confidence,
                           err);

@@ -73,6 +73,12 @@ static di_tensor columns(const di_tensor *w, int64_t begin, int64_t count) {
     return part;
 }
 
+/* Confidences of column j. */
+static float *confidences(const di_model *m, int j) {
+    size_t stride = di_draft_stride(m->c, &m->o);
+    return m->a.confidence + (size_t)j * stride;
+}
+
 /* Row j of every sequence: correction by the token before, and the confidence, which sees that
  * token too but not the one to be drawn. */
 static void correct(di_model *m, int n, int j, const int32_t *before) {
@@ -93,8 +99,8 @@ static void correct(di_model *m, int n, int j, const int32_t *before) {
     di_inputs_send(m, m->in->logit_rows, (size_t)n * sizeof *m->in->logit_rows);
     ops->gather_rows(m->be, a->g, m->in->logit_rows, n, (size_t)c->hidden_size * sizeof(di_bf16),
                      a->x);
-    ops->linear_f32(m->be, a->x, n, &by_hidden, a->confidence);
-    ops->linear_add_f32(m->be, a->markov, n, &by_token, a->confidence, 1);
+    ops->linear_f32(m->be, a->x, n, &by_hidden, confidences(m, j));
+    ops->linear_add_f32(m->be, a->markov, n, &by_token, confidences(m, j), 1);
 }
 
 /* Draws column j of tokens and fills column j of confidence. */
@@ -102,7 +108,7 @@ static bool draw_column(di_model *m, int n, int j, di_draft_fn draw, void *user,
                         float *confidence, di_error *err) {
     int size = m->c->dspark_block_size;
     size_t vocab = (size_t)m->c->vocab_size;
-    m->be->ops->download(m->be, m->draft_confidence, m->a.confidence, (size_t)n * sizeof(float));
+    m->be->ops->download(m->be, m->draft_confidence, confidences(m, j), (size_t)n * sizeof(float));
     for (int i = 0; i < n; i++) {
         m->be->ops->download(m->be, m->draft_logits, m->a.logits + (size_t)(i * size + j) * vocab,
                              vocab * sizeof(float));
@@ -116,13 +122,11 @@ static bool draw_column(di_model *m, int n, int j, di_draft_fn draw, void *user,
     return true;
 }
 
-bool di_model_draft_queue(di_model *m, const di_draft_rows *parts, int n, di_error *err) {
+/* The stages and the head of a round, and the anchors as what stands before column 0. */
+static void begin_round(di_model *m, const di_draft_rows *parts, int n) {
     const di_config *c = m->c;
     m->in = &m->any;
     di_pass *pass = &m->in->all;
-    if (!parts_ok(m, parts, n, err)) {
-        return false;
-    }
     build_pass(m, parts, n, pass);
     m->be->ops->embed(m->be, m->in->tokens, pass->step.num_rows, &m->w->embed, c->hc_mult, m->a.h,
                       m->a.pre);
@@ -132,25 +136,56 @@ bool di_model_draft_queue(di_model *m, const di_draft_rows *parts, int n, di_err
         di_graph_draft_stage(m, pass, s);
     }
     head(m, pass->step.num_rows);
-    return true;
+    for (int i = 0; i < n; i++) {
+        m->in->draft_before[i] = parts[i].anchor;
+    }
+    di_inputs_send(m, m->in->draft_before, (size_t)n * sizeof *m->in->draft_before);
 }
 
 bool di_model_draft(di_model *m, const di_draft_rows *parts, int n, di_draft_fn draw, void *user,
                     int32_t *tokens, float *confidence, di_error *err) {
-    const di_config *c = m->c;
-    int32_t *before = m->any.draft_before;
-    if (!di_model_draft_queue(m, parts, n, err)) {
+    int size = m->c->dspark_block_size;
+    if (!parts_ok(m, parts, n, err)) {
         return false;
     }
-    for (int j = 0; j < c->dspark_block_size; j++) {
-        for (int i = 0; i < n; i++) {
-            before[i] = j ? tokens[i * c->dspark_block_size + j - 1] : parts[i].anchor;
+    begin_round(m, parts, n);
+    int32_t *before = m->in->draft_before;
+    for (int j = 0; j < size; j++) {
+        for (int i = 0; i < n && j > 0; i++) {
+            before[i] = tokens[i * size + j - 1];
         }
-        di_inputs_send(m, before, (size_t)n * sizeof *before);
+        if (j > 0) {
+            di_inputs_send(m, before, (size_t)n * sizeof *before);
+        }
         correct(m, n, j, before);
         if (!draw_column(m, n, j, draw, user, tokens, confidence, err)) {
             return false;
         }
+    }
+    return true;
+}
+
+bool di_model_draft_queued(di_model *m, const di_draft_rows *parts, int n, int columns,
+                           di_draft_queue_fn draw, void *user, const int32_t *tokens,
+                           float *confidence, di_error *err) {
+    int size = m->c->dspark_block_size;
+    size_t stride = di_draft_stride(m->c, &m->o);
+    if (!parts_ok(m, parts, n, err)) {
+        return false;
+    }
+    begin_round(m, parts, n);
+    for (int j = 0; j < columns; j++) {
+        correct(m, n, j, j ? tokens + (size_t)(j - 1) * (size_t)n : m->in->draft_before);
+        draw(user, j);
+    }
+    m->be->ops->download(m->be, m->draft_confidence, m->a.confidence,
+                         (size_t)columns * stride * sizeof(float));
+    if (!m->be->ops->sync(m->be, err)) {
+        return false;
+    }
+    for (int i = 0; i < n * columns; i++) {
+        int j = i / n, seq = i % n;
+        confidence[seq * size + j] = m->draft_confidence[(size_t)j * stride + (size_t)seq];
     }
     return true;
 }

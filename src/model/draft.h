@@ -29,8 +29,13 @@ typedef int32_t (*di_draft_fn)(void *user, int i, int j, const float *logits);
 bool di_model_draft(di_model *m, const di_draft_rows *parts, int n, di_draft_fn draw, void *user,
                     int32_t *tokens, float *confidence, di_error *err);
 
-/* The part of a round in front of the sequential head, queued: the rows through the stages, and
- * their logits before the correction. */
-bool di_model_draft_queue(di_model *m, const di_draft_rows *parts, int n, di_error *err);
+/* The same on a backend with a queue, and drawn there. draw: queues the draw of column j, whose
+ * logits of sequence i are row i * block size + j of di_model_logits, into tokens[j * n + i].
+ * tokens: argument memory [columns, n], up to block size columns. confidence as above, with
+ * columns columns filled. Waits once, at the end. */
+typedef void (*di_draft_queue_fn)(void *user, int j);
+bool di_model_draft_queued(di_model *m, const di_draft_rows *parts, int n, int columns,
+                           di_draft_queue_fn draw, void *user, const int32_t *tokens,
+                           float *confidence, di_error *err);
 
 #endif

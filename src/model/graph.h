@@ -33,8 +33,9 @@ typedef struct di_activations {
     di_bf16 *main_x;             /* [n, hidden_size] what the draft's context keys are made of */
     di_bf16 *g;                  /* [draft rows, hidden_size] hidden before the draft's norm */
     di_bf16 *markov;             /* [sequences, dspark_markov_rank] */
-    float *markov_pre, *confidence; /* [sequences] */
-    float *logits;                  /* [max(max_logits, draft rows), vocab_size] */
+    float *markov_pre;           /* [sequences] */
+    float *confidence;           /* [block size, di_draft_stride] */
+    float *logits;               /* [max(max_logits, draft rows), vocab_size] */
 } di_activations;
 
 /* The rows one half of the model works on. The encoder half and, when replay leaves rows out, the
@@ -82,14 +83,15 @@ struct di_model {
     di_activations a;
     void *memory; /* the one device buffer behind `a` */
     di_inputs any, small;
-    di_inputs *in;                          /* the one in use */
-    int32_t *ids;                           /* [max_rows + look-back] compressed ids of one part */
-    float *draft_logits, *draft_confidence; /* host: [vocab_size], [max_rows] */
-    const di_queue_ops *queue;              /* the backend's; NULL: it has none */
-    bool device_hash;                       /* n-grams are hashed on the device */
-    bool branches;                          /* being recorded: ops may run beside each other */
-    bool context;                           /* this call keeps the draft model's context */
-    struct di_programs *programs;           /* queue.c; NULL: none */
+    di_inputs *in;                /* the one in use */
+    int32_t *ids;                 /* [max_rows + look-back] compressed ids of one part */
+    float *draft_logits;          /* host: [vocab_size] */
+    float *draft_confidence;      /* host: [block size, di_draft_stride] */
+    const di_queue_ops *queue;    /* the backend's; NULL: it has none */
+    bool device_hash;             /* n-grams are hashed on the device */
+    bool branches;                /* being recorded: ops may run beside each other */
+    bool context;                 /* this call keeps the draft model's context */
+    struct di_programs *programs; /* queue.c; NULL: none */
     di_observer observer;
     void *observer_user;
 };
@@ -97,6 +99,11 @@ struct di_model {
 /* Bytes of one token's streams. */
 static inline size_t di_stream_bytes(const di_config *c) {
     return (size_t)c->hc_mult * (size_t)c->hidden_size * sizeof(di_bf16);
+}
+
+/* Sequences of a round of drafts, in whole lines of memory. */
+static inline size_t di_draft_stride(const di_config *c, const di_model_options *o) {
+    return ((size_t)o->max_rows / (size_t)c->dspark_block_size + 15) / 16 * 16;
 }
 
 /* Makes room for steps of so many rows. */

@@ -75,7 +75,7 @@ static size_t lay_out(const di_config *c, const di_model_options *o, char *base,
         a->g = place(base, &end, seqs * size, d * sizeof(di_bf16));
         a->markov = place(base, &end, seqs, rank * sizeof(di_bf16));
         a->markov_pre = place(base, &end, seqs, sizeof(float));
-        a->confidence = place(base, &end, seqs, sizeof(float));
+        a->confidence = place(base, &end, size * di_draft_stride(c, o), sizeof(float));
         logits = at_least(o->max_logits, (int64_t)(seqs * size));
     }
     a->logits = place(base, &end, logits, (size_t)c->vocab_size * sizeof(float));
@@ -93,7 +93,9 @@ static bool host_create(di_model *m) {
     size_t n = (size_t)m->o.max_rows;
     m->token_map = di_calloc((size_t)c->vocab_size, sizeof *m->token_map);
     m->ids = di_calloc(n + DI_MAX_NGRAM, sizeof *m->ids);
-    m->draft_confidence = di_calloc(n, sizeof *m->draft_confidence);
+    m->draft_confidence =
+        di_calloc(m->o.drafts ? (size_t)c->dspark_block_size * di_draft_stride(c, &m->o) : 0,
+                  sizeof *m->draft_confidence);
     m->draft_logits = di_calloc(m->o.drafts ? (size_t)c->vocab_size : 0, sizeof *m->draft_logits);
     return m->token_map && m->ids && m->draft_confidence && m->draft_logits;
 }

@@ -1,6 +1,7 @@
 /* Drafts never change an answer, whatever their number, and on the demo model they are worth
  * having: its training code measured 2.98 tokens a round over the golden prompts. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "support/cmocka.h"
@@ -13,6 +14,7 @@ static di_engine *open_with(int drafts, int max_num_seqs, bool synchronous) {
     di_engine_options o;
     di_engine_options_init(&o, sizeof o);
     o.model = "models/demo";
+    o.backend = getenv("TEST_BACKEND"); /* NULL: the CPU */
     o.num_drafts = drafts;
     o.spec_mode = DI_SPEC_FIXED;
     o.max_num_seqs = max_num_seqs;
