@@ -79,15 +79,21 @@ static bool has_options(const di_command *command) {
     return false;
 }
 
+/* A long list of choices stands with the option, not in the line that shows its use. */
+static const char *short_metavar(const di_option *o) {
+    enum { LONGEST = 40 };
+    return strlen(o->metavar) <= LONGEST ? o->metavar : "CHOICE";
+}
+
 /* "deepinfer logits -m DIR --ids N,N,... [options]" */
 static void print_synopsis(FILE *out, const di_command *command) {
     fprintf(out, "deepinfer %s", command->name);
     for (int i = 0; i < command->num_required; i++) {
         const di_option *o = &di_option_table[command->required[i]];
         if (o->letter) {
-            fprintf(out, " -%c %s", o->letter, o->metavar);
+            fprintf(out, " -%c %s", o->letter, short_metavar(o));
         } else {
-            fprintf(out, " --%s %s", o->name, o->metavar);
+            fprintf(out, " --%s %s", o->name, short_metavar(o));
         }
     }
     fprintf(out, "%s%s%s", *command->arguments ? " " : "", command->arguments,
