@@ -257,6 +257,7 @@ static enum MHD_Result check_header(void *context, enum MHD_ValueKind kind, cons
                                     size_t name_size, const char *value, size_t size) {
     header_check *c = context;
     (void)kind;
+    value = value ? value : "";
     bool length = strcasecmp(name, "Content-Length") == 0;
     bool encoding = strcasecmp(name, "Transfer-Encoding") == 0;
     c->hosts += strcasecmp(name, "Host") == 0;
@@ -264,8 +265,8 @@ static enum MHD_Result check_header(void *context, enum MHD_ValueKind kind, cons
     c->encodings += encoding;
     c->name = name;
     c->wrong =
-        !is_token(name, name_size)          ? "its name is no token"
-        : value && has_control(value, size) ? "a control character is in it"
+        !is_token(name, name_size) ? "its name is no token"
+        : has_control(value, size) ? "a control character is in it"
         : length && (size == 0 || strspn(value, "0123456789") != size) ? "a number is expected"
         : encoding && strcasecmp(value, "chunked") != 0                ? "only chunked is known"
         : c->hosts > 1 || c->lengths > 1 || c->encodings > 1           ? "it comes twice"

@@ -144,10 +144,10 @@ static void expire(di_response_store *s, double now) {
     }
 }
 
-/* The oldest response of the key that holds most. */
+/* The oldest response of the key that holds most; there is one. */
 static record *first_victim(const di_response_store *s) {
     const owner *most = s->owners;
-    for (const owner *o = s->owners; o; o = o->next) {
+    for (const owner *o = most->next; o; o = o->next) {
         most = o->bytes > most->bytes ? o : most;
     }
     return most->oldest;
@@ -166,8 +166,8 @@ void di_response_store_destroy(di_response_store *s) {
     di_free(s);
 }
 
-static record *make_record(const char *id, di_str response, di_str input, double now) {
-    size_t id_size = strlen(id), bytes;
+static record *make_record(di_str id, di_str response, di_str input, double now) {
+    size_t id_size = id.size, bytes;
     if (!di_add_size(sizeof(record) + id_size, response.size, &bytes) ||
         !di_add_size(bytes, input.size, &bytes)) {
         return NULL;
@@ -177,7 +177,7 @@ static record *make_record(const char *id, di_str response, di_str input, double
         return NULL;
     }
     char *at = r->text;
-    memcpy(at, id, id_size);
+    memcpy(at, id.data, id_size);
     r->public.response =
         (di_str){memcpy(at + id_size, response.data, response.size), response.size};
     r->public.input =
@@ -191,14 +191,14 @@ static record *make_record(const char *id, di_str response, di_str input, double
 
 bool di_response_store_put(di_response_store *s, const char *key_id, const char *id,
                            di_str response, di_str input, double now) {
-    record *r = make_record(id, response, input, now);
+    record *r = make_record(di_str_of(id), response, input, now);
     if (!r || r->bytes > s->options.max_bytes || s->options.max_per_key == 0) {
         di_free(r);
         return false;
     }
     pthread_mutex_lock(&s->lock);
     expire(s, now);
-    while (s->bytes + r->bytes > s->options.max_bytes) {
+    while (s->owners && s->bytes + r->bytes > s->options.max_bytes) {
         take_out(s, first_victim(s));
     }
     owner *o = find_owner(s, key_id);

@@ -344,15 +344,11 @@ static bool read_name(parser *p, di_str *name) {
     return true;
 }
 
-/* At the character behind the bracket. */
-static bool read_list(parser *p, bool object, di_value *out) {
-    if (++p->depth > p->max_depth) {
-        return fail_at(p, p->at, "too many levels of nesting");
-    }
+/* What stands between the brackets, the closing one included; `f` is the innermost frame. */
+static bool read_members(parser *p, frame *f, di_value *out) {
     size_t base = p->count;
+    bool object = f->object;
     char end = object ? '}' : ']';
-    frame f = {.outer = p->frame, .object = object};
-    p->frame = &f;
     skip_space(p);
     for (bool more = peek(p) != end; more;) {
         di_named_value member = {0};
@@ -360,11 +356,11 @@ static bool read_list(parser *p, bool object, di_value *out) {
         if (object && !read_name(p, &member.name)) {
             return false;
         }
-        f.name = member.name;
+        f->name = member.name;
         if (!read_value(p, &member.value) || !push(p, &member)) {
             return false;
         }
-        f.index++;
+        f->index++;
         skip_space(p);
         more = peek(p) == ',';
         if (!more && peek(p) != end) {
@@ -373,9 +369,19 @@ static bool read_list(parser *p, bool object, di_value *out) {
         p->at += more;
     }
     p->at++;
-    p->depth--;
-    bool ok = object ? finish_object(p, base, out) : finish_array(p, base, out);
+    return object ? finish_object(p, base, out) : finish_array(p, base, out);
+}
+
+/* At the character behind the bracket. */
+static bool read_list(parser *p, bool object, di_value *out) {
+    if (++p->depth > p->max_depth) {
+        return fail_at(p, p->at, "too many levels of nesting");
+    }
+    frame f = {.outer = p->frame, .object = object};
+    p->frame = &f;
+    bool ok = read_members(p, &f, out);
     p->frame = f.outer;
+    p->depth--;
     return ok;
 }
 
