@@ -120,30 +120,42 @@ static __device__ __forceinline__ uint4 scaled_e2m1(uint32_t w, uint32_t scale) 
                       mul_bf16x2(b.y, scale));
 }
 
-/* Values [32i, 32i + 32) of a latent. */
-static __device__ __forceinline__ void put_latent(unsigned char *tile, int slot, int i,
-                                                  const uint8_t *record, int dim) {
-    uint4 codes = *(const uint4 *)(record + 16 * i);
-    uint32_t scales = *(const uint16_t *)(record + dim / 2 + 2 * i);
-    uint32_t first = twice(to_bf16(e4m3_value(scales & 255)));
-    uint32_t second = twice(to_bf16(e4m3_value(scales >> 8)));
-    *(uint4 *)(tile + tile_unit(slot, 4 * i)) = scaled_e2m1(codes.x, first);
-    *(uint4 *)(tile + tile_unit(slot, 4 * i + 1)) = scaled_e2m1(codes.y, first);
-    *(uint4 *)(tile + tile_unit(slot, 4 * i + 2)) = scaled_e2m1(codes.z, second);
-    *(uint4 *)(tile + tile_unit(slot, 4 * i + 3)) = scaled_e2m1(codes.w, second);
+/* A piece of a record as it lies: 16 bytes of codes, and their scales. */
+struct record_piece {
+    uint4 codes;
+    uint32_t scales;
+};
+
+/* Values [32i, 32i + 32) of a latent, [16i, 16i + 16) of a window record. */
+static __device__ __forceinline__ record_piece load_piece(const uint8_t *record, int i, int dim,
+                                                          bool latent) {
+    record_piece p = {*(const uint4 *)(record + 16 * i), 0};
+    if (latent) {
+        p.scales = *(const uint16_t *)(record + dim / 2 + 2 * i);
+    } else {
+        p.scales = record[dim + i / 2];
+    }
+    return p;
 }
 
-/* Values [16i, 16i + 16) of a window record. */
+static __device__ __forceinline__ void put_latent(unsigned char *tile, int slot, int i,
+                                                  const record_piece &p) {
+    uint32_t first = twice(to_bf16(e4m3_value(p.scales & 255)));
+    uint32_t second = twice(to_bf16(e4m3_value(p.scales >> 8)));
+    *(uint4 *)(tile + tile_unit(slot, 4 * i)) = scaled_e2m1(p.codes.x, first);
+    *(uint4 *)(tile + tile_unit(slot, 4 * i + 1)) = scaled_e2m1(p.codes.y, first);
+    *(uint4 *)(tile + tile_unit(slot, 4 * i + 2)) = scaled_e2m1(p.codes.z, second);
+    *(uint4 *)(tile + tile_unit(slot, 4 * i + 3)) = scaled_e2m1(p.codes.w, second);
+}
+
 static __device__ __forceinline__ void put_window(unsigned char *tile, int slot, int i,
-                                                  const uint8_t *record, int dim) {
-    uint4 codes = *(const uint4 *)(record + 16 * i);
-    uint32_t scale = record[dim + i / 2];
-    scale_pair s = make_scale(scale, 120);
-    float factor = e8m0_value(scale);
+                                                  const record_piece &p) {
+    scale_pair s = make_scale(p.scales, 120);
+    float factor = e8m0_value(p.scales);
 #pragma unroll 1
     for (int half = 0; half < 2; half++) {
-        uint2 a = fp8_values(half ? codes.z : codes.x, s, factor);
-        uint2 b = fp8_values(half ? codes.w : codes.y, s, factor);
+        uint2 a = fp8_values(half ? p.codes.z : p.codes.x, s, factor);
+        uint2 b = fp8_values(half ? p.codes.w : p.codes.y, s, factor);
         *(uint4 *)(tile + tile_unit(slot, 2 * i + half)) = make_uint4(a.x, a.y, b.x, b.y);
     }
 }
@@ -170,9 +182,9 @@ unpack_records(const dk_attention_call &c, const uint8_t *const *record, int fir
                     make_uint4(0, 0, 0, 0);
             }
         } else if (latent) {
-            put_latent(tile, slot, i, staged + row * pitch, c.dim);
+            put_latent(tile, slot, i, load_piece(staged + row * pitch, i, c.dim, true));
         } else {
-            put_window(tile, slot, i, staged + row * pitch, c.dim);
+            put_window(tile, slot, i, load_piece(staged + row * pitch, i, c.dim, false));
         }
     }
 }

@@ -183,9 +183,9 @@ typedef struct dk_attention_call {
 
 void dk_attention(cudaStream_t s, const dk_attention_call *c);
 
-/* Whether tiles serve calls of this shape; and decoding of list blocks [first, first + count). */
+/* Whether tiles serve calls of this shape; and decoding of a window's keys, of chosen entries. */
 bool dk_attention_takes_tiles(const dk_attention_call *c);
-void dk_attention_keys(cudaStream_t s, const dk_attention_call *c, int first, int count);
+void dk_attention_keys(cudaStream_t s, const dk_attention_call *c, bool window, bool entries);
 
 typedef struct dk_index_call {
     dk_step step;

@@ -392,7 +392,6 @@ void di_card_attention_keys(di_backend *be, const di_step *step, int layer, int 
     di_card *c = di_card_of(be);
     di_card_tiles *t = &c->tiles;
     dk_attention_call call = {.ratio = ratio, .topk = topk, .k = k};
-    int windows = window / 64, entries = k / 64;
     t->window = t->window && !records;
     t->entries = t->entries && !topk && t->rows == step->num_rows;
     if (step->num_rows <= 0 || !di_card_enter(c, "attention_keys")) {
@@ -400,8 +399,7 @@ void di_card_attention_keys(di_backend *be, const di_step *step, int layer, int 
     }
     if (begin_attention(c, step, layer, window, source, heads, dim, records, topk != NULL, &call) &&
         dk_attention_takes_tiles(&call) && take_tiles(c, step->num_rows, &call)) {
-        dk_attention_keys(c->stream, &call, records ? 0 : windows,
-                          (records ? windows : 0) + (topk ? entries : 0));
+        dk_attention_keys(c->stream, &call, records != NULL, topk != NULL);
         t->rows = step->num_rows;
         t->window = t->window || records;
         t->layer = records ? layer : t->layer;
