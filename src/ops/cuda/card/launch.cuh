@@ -4,9 +4,8 @@
  *
  * It calls wait_for_predecessors before it touches anything that kernels write; every thread that
  * does so must come behind it. let_successors_begin says that the next kernel may start to be set
- * up. A kernel that says so at once may have several successors waiting, so that what they read
- * before they wait must have been there for long: weights. Behind a kernel that says so only when
- * it has waited itself (`fence`), all that was written before that kernel is there too. */
+ * up; several may be set up and wait, each of which then sees all that was written before it. What
+ * they read before they wait must have been there since before the step: weights, arguments. */
 #ifndef DI_OPS_CUDA_LAUNCH_CUH
 #define DI_OPS_CUDA_LAUNCH_CUH
 

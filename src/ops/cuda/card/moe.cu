@@ -1,8 +1,7 @@
-/* Experts. Which tokens an expert serves is worked out on the card: every use of an
- * expert gets a slot, and tiles (an expert and a run of its slots) are what the products' grid is
- * laid over, so that an expert's weights are read once a tile and the host learns nothing and waits
- * for nothing. The grid is as large as the worst case needs; blocks behind the last tile end at
- * once.
+/* Experts. Which tokens an expert serves is worked out on the card: every use of an expert gets a
+ * slot, and tiles (an expert and a run of its slots) are what the products' grid is laid over, so
+ * that an expert's weights are read once a tile and the host learns nothing and waits for nothing.
+ * The grid is as large as the worst case needs; blocks behind the last tile end at once.
  *
  * A row's result does not depend on the order in which tokens come to stand in a list. */
 #include "product.cuh"

@@ -497,8 +497,8 @@ static __device__ __forceinline__ double sum_of_row(double part) {
     return sum;
 }
 
-/* Grid: shares of a row (a cluster), rows. Later kernels may rely on what was written before this
- * one (launch.cuh): it waits before it lets them begin. */
+/* Grid: shares of a row (a cluster), rows. It lets the next kernels begin late, as the router does:
+ * these take all there is and would keep other branches of a recorded step waiting. */
 template <bool WHOLE, int HC, bool NORM>
 static __global__ void __launch_bounds__(EXPAND_THREADS) expand(dk_expand e) {
     int i = blockIdx.x * EXPAND_COLUMNS + threadIdx.x * 8;
