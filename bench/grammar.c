@@ -5,8 +5,9 @@
  *
  *   grammar [TOKENIZER [SCHEMAS.jsonl]]
  *
- * By default schemas made by tools/grammar-sample.py. grammar_peer.py runs llguidance and XGrammar
- * on the same. */
+ * By default the schemas of $BENCH_SCHEMAS, or else some made by tools/grammar-sample.py.
+ * grammar_peer.py runs llguidance and XGrammar on the same; the times of each schema, for
+ * percentiles over those that a peer compiled too, go to the file $BENCH_RAW if it is named. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,11 +29,19 @@ typedef struct times {
     size_t at; /* in this pass */
 } times;
 
+/* What belongs to a schema among the times. */
+typedef struct part {
+    bool compiled;
+    size_t compile, mask, num_masks;
+} part;
+
 typedef struct bench {
     di_tokenizer *tok;
     di_vocab *vocab;
     uint32_t *mask;
     times compiles, masks, pushes;
+    part *parts;
+    size_t num_parts, cap_parts;
     size_t compiled, refused, wrong, let_in, bytes, most_bytes, states;
 } bench;
 
@@ -54,6 +63,26 @@ static void note(times *t, double seconds) {
         t->us[t->at] = us;
     }
     t->at++;
+}
+
+/* A line for each schema: the compile's time and those of its masks. */
+static void write_raw(const bench *b, const char *path) {
+    FILE *f = fopen(path, "w");
+    if (!f) {
+        perror(path);
+        exit(1);
+    }
+    for (size_t i = 0; i < b->num_parts; i++) {
+        const part *p = &b->parts[i];
+        if (p->compiled) {
+            fprintf(f, "%.3f", b->compiles.us[p->compile]);
+        }
+        for (size_t k = 0; k < p->num_masks; k++) {
+            fprintf(f, " %.3f", b->masks.us[p->mask + k]);
+        }
+        fprintf(f, "\n");
+    }
+    fclose(f);
 }
 
 static int by_size(const void *a, const void *b) {
@@ -121,6 +150,7 @@ static void run_line(bench *b, const char *json, size_t size) {
         di_grammar_compile(b->vocab, DI_GRAMMAR_JSON_SCHEMA, schema.data, schema.size, &o, &err);
     double took = di_thread_now() - begin;
     b->refused += !g;
+    part p = {.compiled = g != NULL, .compile = b->compiles.at, .mask = b->masks.at};
     if (g) {
         b->compiled++;
         note(&b->compiles, took);
@@ -136,6 +166,13 @@ static void run_line(bench *b, const char *json, size_t size) {
         b->most_bytes = z.bytes > b->most_bytes ? z.bytes : b->most_bytes;
         di_grammar_release(g);
     }
+    p.num_masks = b->masks.at - p.mask;
+    part *parts = di_grow(b->parts, b->num_parts, &b->cap_parts, sizeof *parts);
+    if (!parts) {
+        exit(1);
+    }
+    b->parts = parts;
+    b->parts[b->num_parts++] = p;
     di_buffer_free(&schema);
     di_doc_free(&line);
 }
@@ -145,7 +182,9 @@ int main(int argc, char **argv) {
     char tokenizer[512], file[512];
     snprintf(tokenizer, sizeof tokenizer, "%s/tokenizer-v4", data);
     snprintf(file, sizeof file, "%s/grammar/schemas.jsonl", data);
-    const char *path = argc > 1 ? argv[1] : tokenizer, *schemas = argc > 2 ? argv[2] : file;
+    const char *named = getenv("BENCH_SCHEMAS");
+    const char *path = argc > 1 ? argv[1] : tokenizer;
+    const char *schemas = argc > 2 ? argv[2] : named ? named : file;
     bench b = {0};
     di_error err;
     char *text;
@@ -164,7 +203,7 @@ int main(int argc, char **argv) {
     printf("tokenizer: %s\nschemas:   %s\n", path, schemas);
     printf("vocabulary of %d tokens sorted in %.0f ms\n", n, 1e3 * (di_thread_now() - begin));
     for (int pass = 0; pass < PASSES; pass++) {
-        b.compiled = b.refused = b.wrong = b.let_in = b.bytes = b.states = 0;
+        b.compiled = b.refused = b.wrong = b.let_in = b.bytes = b.states = b.num_parts = 0;
         b.compiles.at = b.masks.at = b.pushes.at = 0;
         for (const char *at = text, *end; at < text + size; at = end + 1) {
             end = memchr(at, '\n', (size_t)(text + size - at));
@@ -173,6 +212,9 @@ int main(int argc, char **argv) {
                 run_line(&b, at, (size_t)(end - at));
             }
         }
+    }
+    if (getenv("BENCH_RAW")) {
+        write_raw(&b, getenv("BENCH_RAW"));
     }
     report("compile", &b.compiles);
     report("mask", &b.masks);
@@ -185,6 +227,10 @@ int main(int argc, char **argv) {
            (double)b.states / (double)b.compiled, (double)b.bytes / (double)b.states);
     di_free(text);
     di_free(b.mask);
+    di_free(b.compiles.us);
+    di_free(b.masks.us);
+    di_free(b.pushes.us);
+    di_free(b.parts);
     di_vocab_destroy(b.vocab);
     di_tokenizer_close(b.tok);
     return 0;

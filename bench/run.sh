@@ -4,7 +4,7 @@
 #
 # A benchmark is a program bench/ROOM/NAME.c or a script bench/ROOM/NAME.sh (ROOM may be missing).
 # bench/ROOM/NAME_peer.py beside it runs right after it, so under the same load, with its output in
-# the file $BENCH_OUTPUT: another library doing the same work. The modules that a peer wants stand in
+# the file $BENCH_OUTPUT and what it wrote to the file $BENCH_RAW: another library doing the same work. The modules that a peer wants stand in
 # a line "# needs: ..."; BENCH_PYTHON is the Python that has them.
 # --record keeps what was printed in bench/results/DATE-NAME.txt, with machine, commit and command.
 set -uo pipefail
@@ -57,7 +57,8 @@ run_one() {
 }
 
 output=$(mktemp)
-trap 'rm -f "$output"' EXIT
+export BENCH_RAW=$output.raw
+trap 'rm -f "$output" "$BENCH_RAW"' EXIT
 failed=0
 for name in "${names[@]}"; do
     if [ ! -f "bench/$name.sh" ] && [ ! -x "$BUILD/bench/$name" ]; then

@@ -161,3 +161,14 @@ def run_apart(peer, item, passes, timed, limit):
         signal = os.WTERMSIG(status)
         return {"stopped": "time" if signal in (9, 24) else f"signal {signal}"}
     return {"stopped": "died"}
+
+
+def keep(file, peer, item, found):
+    """A line of verdicts, as tools/grammar-verdicts.py reads them again."""
+    kept = {k: v for k, v in found.items() if k in ("refused", "stopped", "results")}
+    print(json.dumps({"peer": peer.name, "name": item["name"], **kept}), file=file, flush=True)
+
+
+def versions():
+    from importlib.metadata import version
+    return [(name, version(name)) for name in ("llguidance", "xgrammar")]

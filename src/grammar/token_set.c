@@ -178,7 +178,7 @@ static bool leads_to(di_terms *t, di_term x, uint8_t low, uint8_t high, int more
 static uint64_t classes_to(di_terms *t, di_term x, di_term y, uint64_t *dead) {
     uint64_t in = 0, out = 1ull << DI_CLASS_NONE, alive = out;
     const di_term_row *row = di_term_make_row(t, x);
-    int before = -1;
+    int before = DI_CLASS_NONE;
     for (unsigned b = 0; row && b < 0xF5; b++) {
         int class = di_character_class((uint8_t)b);
         bool seen = class == before && row->map->of[b] == row->map->of[b - 1];
@@ -366,7 +366,7 @@ static void walk_trie(walk *w, di_term x) {
         w->walked++;
         if (w->base.set) {
             bool tagged;
-            uint32_t tag;
+            uint32_t tag = DI_NO_TAG;
             di_term z =
                 beside[d] == DI_TERM_NONE ? DI_TERM_NONE : di_term_step(w->t, beside[d], n->byte);
             if (alike(w->t, y, z, &tagged, &tag)) {
