@@ -26,6 +26,7 @@ def text_of(data):
 
 class LLGuidance:
     name = "llguidance"
+    bounded = True  # its compiles are short: it needs no process of its own where times do not count
 
     def __init__(self, tokenizer):
         self.tok = llguidance.LLTokenizer(tokenizer.to_str(), eos_token=tokenizer.token_to_id(STOP))
@@ -53,6 +54,7 @@ class LLGuidance:
 
 class XGrammar:
     name = "xgrammar"
+    bounded = False
 
     def __init__(self, tokenizer):
         size, self.stop = tokenizer.get_vocab_size(), tokenizer.token_to_id(STOP)

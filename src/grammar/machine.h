@@ -91,7 +91,7 @@ typedef struct di_machine {
     uint64_t walked;   /* trie nodes looked at, ever */
     struct di_alike {
         di_term of, to;
-        uint32_t tag;          /* DI_NO_TAG: that of `to` */
+        bool retag;            /* ends with other tags than `to` */
     } alike[DI_MACHINE_ALIKE]; /* terms and what stands for them in masks, by term */
 } di_machine;
 
@@ -122,8 +122,6 @@ void di_machine_drop_masks(di_machine *m);
 /* token_set.c: the set of a term; `sets` are some that were made before it. */
 bool di_token_set_make(di_terms *t, const di_vocab *v, const di_token_set *sets, size_t num_sets,
                        di_term x, di_token_set *set, uint64_t *walked);
-/* Whether the term is the rest of any JSON string, but ends with a tag. */
-bool di_term_is_any_string(const di_terms *t, di_term x, uint32_t *tag);
 
 /* Bytes held for masks and token sets; they are dropped when there are too many. */
 #define DI_MACHINE_MASK_BYTES (8u << 20)

@@ -8,7 +8,7 @@
 #include "base/alloc.h"
 #include "grammar/machine.h"
 
-enum { MAX_OPERANDS = 64 };
+enum { MAX_OPERANDS = 64, MAX_WORD_LOOKS = 500 };
 
 /* ---- token sets ---- */
 
@@ -26,6 +26,21 @@ void di_machine_drop_masks(di_machine *m) {
 }
 
 /* ---- terms that look alike to every token ---- */
+
+/* At least the length of the longest word below a node, UINT32_MAX if there is too much to look at.
+ */
+static uint64_t longest_word(const di_terms *t, uint32_t node, int *budget) {
+    const di_word_node *n = &t->words[node];
+    uint64_t most = 0;
+    for (uint32_t e = 0; e < n->count; e++) {
+        if (--*budget < 0) {
+            return UINT32_MAX;
+        }
+        uint64_t one = 1 + longest_word(t, t->edges[n->first + e].node, budget);
+        most = one > most ? one : most;
+    }
+    return most;
+}
 
 /* More characters than a text can be bound to need, at the least, to reach an end from anywhere in
  * it; UINT32_MAX = cannot tell. */
@@ -53,12 +68,22 @@ static uint64_t longest_way_out(const di_terms *t, di_term x) {
         uint64_t product = longest_way_out(t, n->a) * (n->b + 1ull);
         return product < UINT32_MAX ? product : UINT32_MAX;
     }
+    case DI_KIND_NOT: { /* of some words: beyond the longest one a text may end anywhere */
+        const di_term_node *of = &t->nodes[n->a];
+        int budget = MAX_WORD_LOOKS;
+        uint64_t longest =
+            of->kind == DI_KIND_WORDS ? longest_word(t, of->a, &budget)
+            : of->kind == DI_KIND_EMPTY || of->kind == DI_KIND_BYTES || of->kind == DI_KIND_CAT
+                ? longest_way_out(t, n->a)
+                : UINT32_MAX;
+        return longest < UINT32_MAX ? longest + 1 : UINT32_MAX;
+    }
     default:
         return UINT32_MAX;
     }
 }
 
-static di_term clamp(di_machine *m, di_term x, uint64_t slack, int depth);
+static di_term clamp(di_machine *m, di_term x, uint64_t slack, int depth, bool *retag);
 
 /* A repeat whose bounds lie further away than a token is long: no token can tell. `slack`: what
  * must be left of an upper bound so that something else that holds too can still come to its end.
@@ -91,7 +116,7 @@ static di_term clamp_and(di_machine *m, di_term x) {
     return n.b <= 8 ? di_term_and(t, parts, n.b) : x;
 }
 
-static di_term clamp(di_machine *m, di_term x, uint64_t slack, int depth) {
+static di_term clamp(di_machine *m, di_term x, uint64_t slack, int depth, bool *retag) {
     di_terms *t = &m->terms;
     di_term_node n = t->nodes[x];
     if (depth == 0 || t->fault.code != DI_OK) {
@@ -101,46 +126,53 @@ static di_term clamp(di_machine *m, di_term x, uint64_t slack, int depth) {
     case DI_KIND_REPEAT:
         return clamp_repeat(m, x, slack, true);
     case DI_KIND_CAT: {
-        di_term a = clamp(m, n.a, slack, depth - 1), b = clamp(m, n.b, slack, depth - 1);
+        di_term a = clamp(m, n.a, slack, depth - 1, retag),
+                b = clamp(m, n.b, slack, depth - 1, retag);
         return a == n.a && b == n.b ? x : di_term_cat(t, a, b);
     }
     case DI_KIND_ALT: {
         di_term parts[8];
         for (uint32_t i = 0; i < n.b && n.b <= 8; i++) {
-            parts[i] = clamp(m, t->list[n.a + i], slack, depth - 1);
+            parts[i] = clamp(m, t->list[n.a + i], slack, depth - 1, retag);
         }
         return n.b <= 8 ? di_term_alt(t, parts, n.b) : x;
     }
     case DI_KIND_AND:
         return clamp_and(m, x);
     case DI_KIND_STRING:
-        return n.b == 0 ? di_term_string(t, clamp(m, n.a, slack, depth - 1)) : x;
+        return n.b == 0 ? di_term_string(t, clamp(m, n.a, slack, depth - 1, retag)) : x;
+    case DI_KIND_KEY: {
+        di_term text;
+        uint32_t tag;
+        if (!t->hooks.text(t->hooks.context, n.a, n.b, n.c, &text, &tag)) {
+            return x;
+        }
+        *retag = true;
+        return clamp(m, text, slack, depth - 1, retag);
+    }
     default:
         return x;
     }
 }
 
 /* A term that allows the same tokens and ends at the same places in them, the same for many; what
- * was found is kept. Where it ends, x ends with the tag instead, unless that is DI_NO_TAG. */
-static di_term representative(di_machine *m, di_term x, uint32_t *tag) {
+ * was found is kept. *retag: x ends there with tags of its own. */
+static di_term representative(di_machine *m, di_term x, bool *retag) {
     struct di_alike *known = &m->alike[x % DI_MACHINE_ALIKE];
     if (known->of != x || x == DI_TERM_NONE) {
-        *known = (struct di_alike){.of = x, .to = x, .tag = DI_NO_TAG};
-        if (di_term_is_any_string(&m->terms, x, &known->tag)) {
-            known->to = DI_TERM_JSON_STRING;
-        } else if (di_term_regular(&m->terms, x)) {
-            di_term to = clamp(m, x, 0, 12);
-            known->tag = DI_NO_TAG;
+        *known = (struct di_alike){.of = x, .to = x};
+        if (di_term_regular(&m->terms, x)) {
+            di_term to = clamp(m, x, 0, 12, &known->retag);
             known->to = m->terms.fault.code == DI_OK ? to : x;
         }
     }
-    *tag = known->tag;
+    *retag = known->retag;
     return known->to;
 }
 
-/* Borrowed until the next call. *tag: of all its points, DI_NO_TAG = their own. */
-static const di_token_set *token_set(di_machine *m, di_term x, uint32_t *tag) {
-    x = representative(m, x, tag);
+/* Borrowed until the next call. */
+static const di_token_set *token_set(di_machine *m, di_term x, bool *retag) {
+    x = representative(m, x, retag);
     if (x == DI_TERM_JSON_STRING && m->vocab->strings) {
         return m->vocab->strings;
     }
@@ -189,9 +221,20 @@ static void walk_configs(di_machine *m, di_config c, const di_token_point *from,
     }
 }
 
+/* The tag with which a term ends at a point. */
+static uint32_t tag_at(di_machine *m, di_term x, const di_token_point *p) {
+    const di_trie *trie = &m->vocab->tries[p->trie];
+    const di_trie_node *n = &trie->nodes[p->node];
+    const char *bytes = m->vocab->tokens[trie->order[n->before]].bytes; /* of one behind it */
+    for (unsigned i = 0; i <= n->depth; i++) {
+        x = di_term_derive(&m->terms, x, (uint8_t)bytes[i]); /* it is alive */
+    }
+    return di_term_tag(&m->terms, x);
+}
+
 static bool add_item(di_machine *m, di_item item, uint32_t *words) {
-    uint32_t other_tag;
-    const di_token_set *set = token_set(m, item.term, &other_tag);
+    bool retag;
+    const di_token_set *set = token_set(m, item.term, &retag);
     if (!set) {
         return false;
     }
@@ -206,9 +249,9 @@ static bool add_item(di_machine *m, di_item item, uint32_t *words) {
     uint32_t tag = 0;
     di_config to = DI_CONFIG_DEAD;
     for (uint32_t p = 0; p < set->num_points; p++) {
-        uint32_t tag_here = other_tag == DI_NO_TAG ? set->points[p].tag : other_tag;
-        if (p == 0 || tag_here != tag) {
-            tag = tag_here;
+        uint32_t here = retag ? tag_at(m, item.term, &set->points[p]) : set->points[p].tag;
+        if (p == 0 || here != tag) {
+            tag = here;
             to = di_machine_return(m, item.stack, tag);
         }
         if (to != DI_CONFIG_DEAD) {

@@ -10,7 +10,7 @@
 #include "grammar/decimal.h"
 #include "grammar/schema_internal.h"
 
-enum { MAX_SEARCH_STEPS = 300000, MAX_NESTING = 500 };
+enum { MAX_SEARCH_STEPS = 600000, MAX_NESTING = 500 };
 
 /* ---- errors ---- */
 
@@ -322,6 +322,8 @@ static di_term expand(void *context, di_terms *t, di_term lazy, uint32_t tag) {
         return schema_object_expand(s, n.b);
     case LAZY_ARRAY:
         return schema_array_expand(s, n.b, n.c);
+    case LAZY_ELEMENT:
+        return schema_array_resume(s, n.b, tag);
     default:
         return schema_object_resume(s, n.b, tag);
     }
@@ -485,6 +487,7 @@ void di_schema_destroy(di_schema *s) {
     }
     schema_free_objects(s);
     schema_free_arrays(s);
+    schema_free_unique(s);
     schema_free_ids(s);
     di_free(s->demands);
     di_free(s->literals);

@@ -119,7 +119,8 @@ static bool set_choices(di_schema *s, uint32_t list, array_table *a) {
     return schema_check(s);
 }
 
-/* Only over a list of values that is not too long: the state knows which have come. */
+/* Over a list of values that is not too long the state knows which have come; else elements must be
+ * strings, which is known later. */
 static bool make_unique(di_schema *s, const shape *x, const rule *unique, array_table *a) {
     uint32_t list = DI_DOC_NONE;
     for (uint32_t i = 0; i < x->count && list == DI_DOC_NONE; i++) {
@@ -134,9 +135,41 @@ static bool make_unique(di_schema *s, const shape *x, const rule *unique, array_
     }
     bool finite = list != DI_DOC_NONE && s->doc.nodes[list].count <= SCHEMA_MAX_UNIQUE &&
                   a->num_prefix == 0 && a->num_contains == 0;
-    return finite ? set_choices(s, list, a)
-                  : schema_unsupported(s, unique->node,
-                                       "is enforced over an enum of at most 64 values alone");
+    if (finite) {
+        return set_choices(s, list, a);
+    }
+    a->unique = unique->node;
+    return true;
+}
+
+static bool refuse_unique(di_schema *s, uint32_t table, const char *why) {
+    uint32_t node = s->arrays[table].unique;
+    s->arrays[table].unique = DI_DOC_NONE;
+    return schema_unsupported(s, node, why);
+}
+
+/* What elements that must be unlike each other can be. */
+static bool find_texts(di_schema *s, uint32_t table) {
+    const array_table a = s->arrays[table];
+    di_term texts = DI_TERM_NONE;
+    bool strings = a.num_prefix == 0 && a.num_contains == 0;
+    if (strings && !schema_know(s, a.rest)) {
+        return false;
+    }
+    for (uint32_t i = 0; strings && i < s->demands[a.rest].shape_count; i++) {
+        const shape *x = &s->shapes[s->demands[a.rest].shape_first + i];
+        strings = x->types == TYPE_STRING;
+        texts = di_term_alt2(s->t, texts, x->string);
+    }
+    bool known = true;
+    if (!strings) {
+        return refuse_unique(s, table, "is enforced over strings, or an enum of 64 values, alone");
+    }
+    if (!schema_unique_suffice(s, texts, a.low, &known) && known) {
+        s->arrays[table].high = a.low - 1; /* there are too few: no such array */
+    }
+    s->arrays[table].texts = texts;
+    return known || refuse_unique(s, table, "cannot tell whether there are enough strings");
 }
 
 /* How many of the choices an element can be. */
@@ -152,7 +185,7 @@ static uint32_t possible_choices(di_schema *s, const array_table *a) {
 /* ---- tables ---- */
 
 bool schema_array(di_schema *s, const shape *x, uint32_t *table) {
-    array_table a = {.high = DI_TERM_UNBOUNDED};
+    array_table a = {.high = DI_TERM_UNBOUNDED, .unique = DI_DOC_NONE};
     const rule *unique;
     if (!read_rules(s, x, &a, &unique)) {
         return false;
@@ -204,6 +237,11 @@ static uint32_t longest(di_schema *s, uint32_t table) {
 }
 
 bool schema_array_inhabited(di_schema *s, uint32_t table) {
+    if (s->arrays[table].unique != DI_DOC_NONE && s->arrays[table].low > 1 &&
+        s->arrays[table].texts == DI_TERM_NONE && s->demands[s->arrays[table].rest].known != 1 &&
+        !find_texts(s, table)) {
+        return false;
+    }
     array_table a = s->arrays[table];
     if (a.low > a.high) {
         return false;
@@ -238,6 +276,10 @@ bool schema_array_inhabited(di_schema *s, uint32_t table) {
 
 static bool settle(di_schema *s, uint32_t table) {
     if (!s->arrays[table].settled) {
+        if (s->arrays[table].unique != DI_DOC_NONE && s->arrays[table].texts == DI_TERM_NONE &&
+            !find_texts(s, table)) {
+            return false;
+        }
         uint32_t high = longest(s, table);
         s->arrays[table].high = high;
         s->arrays[table].settled = true;
@@ -378,6 +420,26 @@ static di_term unique_term(di_schema *s, const array_state *x) {
     return di_terms_take_alt(s->t, mark);
 }
 
+/* The next element, a string that has not come. */
+static di_term unlike_term(di_schema *s, uint32_t id, const array_state *x) {
+    di_term texts = s->arrays[x->table].texts;
+    return di_term_cat3(s->t, s->quote, schema_unique_element(s, texts, (uint32_t)x->used),
+                        di_term_special(s->t, DI_KIND_RESUME, LAZY_ELEMENT, id, 0));
+}
+
+/* Behind such an element, which has made the set. */
+di_term schema_array_resume(di_schema *s, uint32_t id, uint32_t set) {
+    array_state next = s->array_states[id];
+    const array_table *a = &s->arrays[next.table];
+    if (a->high != DI_TERM_UNBOUNDED || next.count < a->low) {
+        next.count++;
+    }
+    next.used = set;
+    uint32_t state = intern_state(s, &next);
+    return state == UINT32_MAX ? DI_TERM_NONE
+                               : di_term_special(s->t, DI_KIND_LAZY, LAZY_ARRAY, state, 0);
+}
+
 di_term schema_array_start(di_schema *s, uint32_t table) {
     if (!settle(s, table)) {
         return DI_TERM_NONE;
@@ -402,10 +464,11 @@ di_term schema_array_expand(di_schema *s, uint32_t id, bool first) {
         close = di_term_cat(t, space, di_term_byte(t, ']', ']'));
     }
     if (a.high == DI_TERM_UNBOUNDED || x.count < a.high) {
-        for (unsigned choices = 0; !a.choices && choices < 1u << a.num_contains; choices++) {
+        bool unlike = a.unique != DI_DOC_NONE, plain = !a.choices && !unlike;
+        for (unsigned choices = 0; plain && choices < 1u << a.num_contains; choices++) {
             elements = di_term_alt2(t, elements, element_term(s, &x, choices));
         }
-        elements = a.choices ? unique_term(s, &x) : elements;
+        elements = a.choices ? unique_term(s, &x) : unlike ? unlike_term(s, id, &x) : elements;
         di_term before = first ? space : di_term_cat3(t, space, di_term_byte(t, ',', ','), space);
         elements = di_term_cat(t, before, elements);
     }

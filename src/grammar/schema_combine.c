@@ -5,12 +5,96 @@
 #include "base/alloc.h"
 #include "grammar/schema_internal.h"
 
-enum { MAX_STEPS = 300000 };
+enum { MAX_STEPS = 600000 };
 
 static bool step(di_schema *s, uint32_t node) {
     return ++s->steps < MAX_STEPS ||
            schema_fail(s, DI_ERR_UNSUPPORTED, node, "too many combinations of alternatives");
 }
+
+/* ---- alternatives that others hold already ---- */
+
+/* Below so many it is not worth a look. */
+enum { MANY = 48 };
+
+static uint64_t signature(const di_schema *s, const shape *x) {
+    uint64_t bits = 0;
+    for (uint32_t i = 0; i < x->count; i++) {
+        bits |= 1ull << (s->rule_list[x->first + i] * 0x9E3779B9u >> 26);
+    }
+    return bits;
+}
+
+static bool has_rule(const di_schema *s, const shape *x, uint32_t id) {
+    for (uint32_t i = 0; i < x->count; i++) {
+        if (s->rule_list[x->first + i] == id) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Whether b plainly allows all that a does: it has fewer demands. */
+static bool holds(const di_schema *s, const shape *b, const shape *a) {
+    if (a->types & ~b->types ||
+        (a->types & TYPE_STRING && a->string != b->string && b->string != DI_TERM_TEXT) ||
+        (a->types & TYPE_NUMBER && a->number != b->number && b->number != s->any_number)) {
+        return false;
+    }
+    for (uint32_t i = 0; i < b->count; i++) {
+        if (!has_rule(s, a, s->rule_list[b->first + i])) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Takes out of a long list what another alternative of it holds: without that, contraries of
+ * contraries grow beyond all bounds. */
+static bool absorb(di_schema *s, shapes *list) {
+    if (list->count < MANY) {
+        return true;
+    }
+    uint64_t *bits = di_realloc_array(NULL, list->count, sizeof *bits);
+    if (!bits) {
+        return schema_no_memory(s);
+    }
+    size_t kept = 0;
+    for (size_t i = 0; i < list->count; i++) {
+        const shape x = list->of[i];
+        uint64_t of_x = signature(s, &x);
+        size_t k = 0, left = 0;
+        while (k < kept && ((bits[k] & ~of_x) != 0 || !holds(s, &list->of[k], &x))) {
+            k++;
+        }
+        if (k < kept) {
+            continue;
+        }
+        for (k = 0; k < kept; k++) {
+            if ((of_x & ~bits[k]) != 0 || !holds(s, &x, &list->of[k])) {
+                list->of[left] = list->of[k];
+                bits[left++] = bits[k];
+            }
+        }
+        list->of[left] = x;
+        bits[left] = of_x;
+        kept = left + 1;
+        s->steps += kept / 64;
+    }
+    list->count = kept;
+    di_free(bits);
+    return true;
+}
+
+/* Makes room in a list that has reached the bound. */
+static bool within_bound(di_schema *s, shapes *list) {
+    return list->count <= SCHEMA_MAX_SHAPES ||
+           (absorb(s, list) &&
+            (list->count <= SCHEMA_MAX_SHAPES / 4 * 3 ||
+             schema_fail(s, DI_ERR_UNSUPPORTED, 0, "more than 3000 alternatives")));
+}
+
+/* ---- conjunctions ---- */
 
 bool schema_product(di_schema *s, shapes *list, const shapes *with) {
     shapes product = {0};
@@ -19,12 +103,10 @@ bool schema_product(di_schema *s, shapes *list, const shapes *with) {
         for (size_t k = 0; ok && k < with->count; k++) {
             shape x;
             ok = step(s, 0) && schema_meet(s, &list->of[i], &with->of[k], &x) &&
-                 schema_add_shape(s, &product, x);
-            if (ok && product.count > SCHEMA_MAX_SHAPES) {
-                ok = schema_fail(s, DI_ERR_UNSUPPORTED, 0, "more than 2000 alternatives");
-            }
+                 schema_add_shape(s, &product, x) && within_bound(s, &product);
         }
     }
+    ok = ok && absorb(s, &product);
     di_free(list->of);
     *list = product;
     return ok;
@@ -43,8 +125,7 @@ static bool append(di_schema *s, shapes *to, const shapes *from) {
             return false;
         }
     }
-    return to->count <= SCHEMA_MAX_SHAPES ||
-           schema_fail(s, DI_ERR_UNSUPPORTED, 0, "more than 2000 alternatives");
+    return within_bound(s, to);
 }
 
 bool schema_any_of(di_schema *s, uint32_t array, lit_kind kind, shapes *out) {

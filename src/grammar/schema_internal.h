@@ -8,12 +8,12 @@
 #include "grammar/schema.h"
 
 enum {
-    SCHEMA_MAX_SHAPES = 2000, /* alternatives of one demand */
+    SCHEMA_MAX_SHAPES = 4000, /* alternatives of one demand */
     SCHEMA_MAX_DEMANDS = 50000,
     SCHEMA_MAX_LITERALS = 64, /* of one demand */
     SCHEMA_MAX_PATTERNS = 24, /* of one object */
     SCHEMA_MAX_CONTAINS = 4,
-    SCHEMA_MAX_UNIQUE = 64, /* values of uniqueItems, which only is enforced over a finite list */
+    SCHEMA_MAX_UNIQUE = 64,    /* values that uniqueItems tells apart by number */
     SCHEMA_MAX_MEMBERS = 1000, /* a bound of minProperties above it is refused */
 };
 
@@ -183,6 +183,8 @@ typedef struct array_table {
     lit *choices; /* uniqueItems: the values that elements can have; NULL = any, any number of times
                    */
     uint32_t num_choices;
+    uint32_t unique; /* uniqueItems over strings: its node, for messages; DI_DOC_NONE = not */
+    di_term texts;   /* what they can be, once it is settled */
     bool settled;
 } array_table;
 
@@ -190,14 +192,16 @@ typedef struct array_state {
     uint32_t table;
     uint32_t count; /* elements so far, capped where it does not matter */
     uint32_t found[SCHEMA_MAX_CONTAINS];
-    uint64_t used; /* of the choices */
+    uint64_t used; /* of the choices; of strings the set that has come (schema_unique.c) */
     di_term term;
     uint32_t hash_next;
 } array_state;
 
 /* Kinds of LAZY and RESUME terms (their a). */
-enum { LAZY_VALUE, LAZY_OBJECT, LAZY_ARRAY, LAZY_MEMBER };
+enum { LAZY_VALUE, LAZY_OBJECT, LAZY_ARRAY, LAZY_MEMBER, LAZY_ELEMENT };
 #define TAG_CLOSE (UINT32_MAX - 1)
+/* Set in c of the KEY terms of schema_unique.c. */
+#define SCHEMA_UNIQUE_KEY 0x80000000u
 
 struct di_schema {
     di_machine *m;
@@ -247,6 +251,7 @@ struct di_schema {
     size_t num_seen, cap_seen;
     array_table *arrays;
     size_t num_arrays, cap_arrays;
+    struct unique_tables *unique; /* NULL at first */
     array_state *array_states;
     size_t num_array_states, cap_array_states;
     uint32_t array_buckets[1024];
@@ -346,7 +351,8 @@ di_term schema_key_derive(void *schema, di_terms *t, di_term key, uint8_t byte);
 void schema_key_boundaries(void *schema, di_terms *t, di_term key, di_byte_set *starts);
 uint32_t schema_key_end(void *schema, di_terms *t, uint32_t a, uint32_t b, uint32_t c);
 bool schema_key_open(void *schema, di_term key);
-bool schema_key_text(void *schema, di_term key, di_term *text, uint32_t *tag);
+bool schema_key_text(void *schema, uint32_t a, uint32_t b, uint32_t c, di_term *text,
+                     uint32_t *tag);
 void schema_free_objects(di_schema *s);
 
 /* ---- schema_array.c ---- */
@@ -355,6 +361,17 @@ bool schema_array_inhabited(di_schema *s, uint32_t table);
 bool schema_array_demands(di_schema *s, uint32_t table, demand_fn f, void *context);
 di_term schema_array_start(di_schema *s, uint32_t table);
 di_term schema_array_expand(di_schema *s, uint32_t state, bool first);
+di_term schema_array_resume(di_schema *s, uint32_t state, uint32_t tag);
 void schema_free_arrays(di_schema *s);
+
+/* ---- schema_unique.c ---- */
+/* A string, behind its opening quote, of the texts but not in the set (0: none has come); NONE if
+ * there is no other. Ends with the set that holds it too as tag. */
+di_term schema_unique_element(di_schema *s, di_term texts, uint32_t set);
+di_term schema_unique_derive(di_schema *s, di_term key, uint8_t byte);
+uint32_t schema_unique_end(di_schema *s, uint32_t text, di_term rest, uint32_t set);
+/* Whether there are so many texts; *known is false if that cannot be told. */
+bool schema_unique_suffice(di_schema *s, di_term texts, uint32_t need, bool *known);
+void schema_free_unique(di_schema *s);
 
 #endif

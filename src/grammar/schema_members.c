@@ -295,6 +295,9 @@ static bool extra_alive(const di_schema *s, const key_state *x) {
 
 di_term schema_key_derive(void *schema, di_terms *t, di_term key, uint8_t byte) {
     di_schema *s = schema;
+    if (t->nodes[key].c & SCHEMA_UNIQUE_KEY) {
+        return schema_unique_derive(s, key, byte);
+    }
     uint32_t state = t->nodes[key].a;
     key_state x = s->keys[t->nodes[key].b];
     const object_table *o = &s->objects[x.table];
@@ -320,6 +323,10 @@ di_term schema_key_derive(void *schema, di_terms *t, di_term key, uint8_t byte) 
 
 void schema_key_boundaries(void *schema, di_terms *t, di_term key, di_byte_set *starts) {
     di_schema *s = schema;
+    if (t->nodes[key].c & SCHEMA_UNIQUE_KEY) {
+        memset(starts, 0xFF, sizeof *starts); /* the text tells all bytes apart */
+        return;
+    }
     key_state x = s->keys[t->nodes[key].b];
     const object_table *o = &s->objects[x.table];
     if (x.node != UINT32_MAX) {
@@ -336,7 +343,9 @@ void schema_key_boundaries(void *schema, di_terms *t, di_term key, di_byte_set *
 
 uint32_t schema_key_end(void *schema, di_terms *t, uint32_t a, uint32_t b, uint32_t c) {
     di_schema *s = schema;
-    (void)c;
+    if (c & SCHEMA_UNIQUE_KEY) {
+        return schema_unique_end(s, a, b, c);
+    }
     key_state x = s->keys[b];
     if (!di_term_nullable(t, x.allowed)) {
         return DI_NO_TAG;
@@ -368,10 +377,18 @@ bool schema_key_open(void *schema, di_term key) {
            (state == UINT32_MAX || extras_allowed(s, state));
 }
 
-/* Where no declared name and no pattern is possible any more and all others are. */
-bool schema_key_text(void *schema, di_term key, di_term *text, uint32_t *tag) {
+/* Where no declared name and no pattern is possible any more and all others are; and of elements
+ * that must be unlike each other, each of which ends differently. */
+bool schema_key_text(void *schema, uint32_t a, uint32_t b, uint32_t c, di_term *text,
+                     uint32_t *tag) {
     const di_schema *s = schema;
-    const key_state *x = &s->keys[s->t->nodes[key].b];
+    (void)a;
+    if (c & SCHEMA_UNIQUE_KEY) {
+        *text = b;
+        *tag = DI_NO_TAG;
+        return true;
+    }
+    const key_state *x = &s->keys[b];
     const object_table *o = &s->objects[x->table];
     *text = x->allowed;
     *tag = o->num_names;

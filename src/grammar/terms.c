@@ -482,12 +482,26 @@ static void join_lengths(di_terms *t, size_t mark) {
     }
 }
 
+/* Takes the contrary of nothing out of a conjunction that has more: it demands nothing. */
+static void drop_all(di_terms *t, size_t mark) {
+    size_t kept = mark;
+    for (size_t i = mark; i < t->num_scratch; i++) {
+        const di_term_node *n = &t->nodes[t->scratch[i]];
+        bool last = i + 1 == t->num_scratch && kept == mark;
+        if (n->kind != DI_KIND_NOT || n->a != DI_TERM_NONE || last) {
+            t->scratch[kept++] = t->scratch[i];
+        }
+    }
+    t->num_scratch = kept;
+}
+
 di_term di_term_and(di_terms *t, const di_term *of, size_t count) {
     size_t mark = t->num_scratch;
     if (!flatten(t, DI_KIND_AND, of, count)) {
         t->num_scratch = mark;
         return DI_TERM_NONE;
     }
+    drop_all(t, mark);
     sort_unique(t, mark);
     join_lengths(t, mark);
     sort_unique(t, mark);
@@ -603,7 +617,11 @@ di_term di_term_final(di_terms *t, uint32_t tag) {
 
 di_term di_term_special(di_terms *t, di_term_kind kind, uint32_t a, uint32_t b, uint32_t c) {
     unsigned flags = 0;
-    if (kind == DI_KIND_KEY) {
+    di_term text;
+    uint32_t tag;
+    if (kind == DI_KIND_KEY && t->hooks.text(t->hooks.context, a, b, c, &text, &tag)) {
+        flags = DI_TERM_REGULAR | (t->nodes[text].flags & DI_TERM_NULLABLE);
+    } else if (kind == DI_KIND_KEY) {
         flags = DI_TERM_REGULAR | DI_TERM_INEXACT;
         if (t->hooks.end(t->hooks.context, t, a, b, c) != DI_NO_TAG) {
             flags |= DI_TERM_NULLABLE;

@@ -95,6 +95,29 @@ static bool is_open(di_terms *t, di_term text) {
     return t->fault.code == DI_OK;
 }
 
+/* Whether it is some words, each written out. */
+static bool are_words(const di_terms *t, di_term x) {
+    const di_term_node *n = &t->nodes[x];
+    return n->kind == DI_KIND_WORDS || n->kind == DI_KIND_EMPTY || n->kind == DI_KIND_BYTES ||
+           (n->kind == DI_KIND_CAT && are_words(t, n->a) && are_words(t, n->b));
+}
+
+/* Any text but some words, if it may be longer than a plain token: no token leads to words alone.
+ */
+static bool is_all_but_words(const di_terms *t, const di_term_node *all) {
+    for (uint32_t i = 0; i < all->b; i++) {
+        di_term x = t->list[all->a + i];
+        const di_term_node *n = &t->nodes[x];
+        bool fits = n->kind == DI_KIND_NOT ? are_words(t, n->a)
+                                           : n->kind == DI_KIND_REPEAT && n->a == DI_TERM_CHAR &&
+                                                 n->c > DI_VOCAB_PLAIN_CHARS;
+        if (!fits && x != DI_TERM_TEXT) {
+            return false;
+        }
+    }
+    return true;
+}
+
 /* The mask of plain tokens that all may come inside this term, NULL if it must be found out token
  * by token. */
 static const uint32_t *plain_tokens(di_terms *t, const di_vocab *v, di_term x) {
@@ -108,6 +131,9 @@ static const uint32_t *plain_tokens(di_terms *t, const di_vocab *v, di_term x) {
     }
     if (text->kind == DI_KIND_KEY && t->hooks.open) {
         return t->hooks.open(t->hooks.context, n->a) ? v->plain[DI_VOCAB_PLAIN_CHARS] : NULL;
+    }
+    if (text->kind == DI_KIND_AND && is_all_but_words(t, text)) {
+        return v->plain[DI_VOCAB_PLAIN_CHARS];
     }
     return is_open(t, n->a) ? v->plain[DI_VOCAB_PLAIN_CHARS] : NULL;
 }
@@ -251,12 +277,13 @@ static bool add_point(walk *w, uint32_t node, uint32_t tag, bool settled) {
     return true;
 }
 
-/* The text that a STRING is of, with the tag of its end; a key that may be any name is a text. */
+/* The text that a STRING is of, with the tag of its ends; a key that may be any name is a text. */
 static di_term text_of(const di_terms *t, di_term text, bool *tagged, uint32_t *tag) {
+    const di_term_node *n = &t->nodes[text];
     di_term as = text;
-    *tagged = t->nodes[text].kind == DI_KIND_KEY && t->hooks.text &&
-              t->hooks.text(t->hooks.context, text, &as, tag);
-    return as;
+    *tagged = n->kind == DI_KIND_KEY &&
+              t->hooks.text(t->hooks.context, n->a, n->b, n->c, &as, tag) && *tag != DI_NO_TAG;
+    return *tagged ? as : text;
 }
 
 /* Whether x allows what y does; *tagged: and where y ends, x ends with *tag. */
@@ -274,11 +301,6 @@ static bool alike(const di_terms *t, di_term x, di_term y, bool *tagged, uint32_
     bool other_tagged;
     di_term of_y = text_of(t, b->a, &other_tagged, &other);
     return text_of(t, a->a, tagged, tag) == of_y && *tagged;
-}
-
-bool di_term_is_any_string(const di_terms *t, di_term x, uint32_t *tag) {
-    bool tagged;
-    return alike(t, x, DI_TERM_JSON_STRING, &tagged, tag) && tagged;
 }
 
 /* The base's points below a node, and those before them no more. */

@@ -51,6 +51,9 @@ static const char *const schemas[] = {
     "\"ab\":"
     "{\"const\":2}},\"required\":[\"ab\"]}],\"unevaluatedProperties\":{\"type\":\"null\"}}",
     "{\"propertyNames\":{\"maxLength\":2},\"type\":\"object\",\"maxProperties\":2}",
+    "{\"type\":\"array\",\"uniqueItems\":true,\"items\":{\"type\":\"string\",\"maxLength\":3}}",
+    "{\"type\":\"array\",\"uniqueItems\":true,\"items\":{\"type\":\"string\",\"pattern\":"
+    "\"^(a|ab|\\\"|é)$\"},\"minItems\":2}",
 };
 
 static const char *const grammars[] = {

@@ -146,6 +146,17 @@ static void test_each_keyword_is_enforced(void **state) {
          {"{'n':{'n':{}}}"},
          {"{'n':{'m':{}}}"}},
         {"{'unevaluatedProperties':false,'properties':{'a':{}}}", {"{'a':1}"}, {"{'b':1}"}},
+        {"{'type':'array','uniqueItems':true,'items':{'type':'string'}}",
+         {"[]", "['']", "['a','b','ab']", "['a\\u00e9','a','']"},
+         {"['a','a']", "['a','b','a']", "['','']", "['\\u0061','a']", "[1]"}},
+        {"{'type':'array','uniqueItems':true,'items':{'type':'string','pattern':'^[ab]$'},"
+         "'minItems':2}",
+         {"['a','b']", "['b','a']"},
+         {"['a']", "['a','a']", "['a','b','a']"}},
+        {"{'type':'array','uniqueItems':true,'items':{'type':'string','maxLength':40},"
+         "'maxItems':3}",
+         {"[]", "['x','y','z']"},
+         {"['x','y','x']", "['x','y','z','w']"}},
         {"{'type':'array','uniqueItems':true,'items':{'enum':['a','b',1,1.0,[1],null]}}",
          {"[]", "['a',1,'b']", "[[1],null]", "['b',1.0]"},
          {"['a','a']", "[1,'b',1]", "[1,1.0]", "[null,'a',null]", "[[1],[1]]", "['c']"}},
