@@ -141,7 +141,8 @@ typedef struct di_queue_ops {
     /* Branches of a recording, numbered from 0 to DI_QUEUE_BRANCHES - 1. fork: the ops that follow,
      * up to back, need what was recorded before on the main line and on this branch, and may run
      * beside what follows back. join: what follows needs all of the branch. Every branch is joined
-     * before the recording ends; ops of different branches have scratch memory of their own. */
+     * before the recording ends; ops of different branches have scratch memory of their own, but
+     * index_topk, which is not to run beside itself. */
     void (*fork)(di_backend *be, int branch);
     void (*back)(di_backend *be);
     void (*join)(di_backend *be, int branch);

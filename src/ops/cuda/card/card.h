@@ -18,7 +18,7 @@ typedef enum di_card_use {
     DI_CARD_USE_Y,      /* results on their way */
     DI_CARD_USE_Z,
     DI_CARD_USE_LIST,
-    DI_CARD_USE_KEYS,
+    DI_CARD_USE_KEYS,  /* scores of an index search, one for all branches */
     DI_CARD_USE_HOST,  /* copies of host arrays, one op's */
     DI_CARD_USE_STEP,  /* the step at hand */
     DI_CARD_USE_TILES, /* keys of attention, decoded: one for all branches */
