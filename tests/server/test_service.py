@@ -2,6 +2,7 @@
 drain, fields and errors of every endpoint."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -9,7 +10,7 @@ import sys
 import time
 
 sys.path[:0] = ["tests/support"]
-from cli import DEMO, PROGRAM, deepinfer, main, test  # noqa: E402
+from cli import DEMO, PATIENCE, PROGRAM, deepinfer, main, test  # noqa: E402
 from serving import (MODEL, chat, demo, events, raw_post, read_response, scripted,  # noqa: E402
                      stream_text)
 
@@ -68,6 +69,20 @@ def test_a_page_from_elsewhere_cannot_use_a_server_without_keys(folder):
         status, _, body = s.request("POST", PATH, json.dumps(chat("x")),
                                     {"Content-Type": "text/plain"})
         assert status == 415, body
+
+
+@test
+def test_the_scripted_server_ends_with_whoever_started_it(folder):
+    code = ("import sys, time; sys.path[:0] = ['tests/support']; from serving import scripted\n"
+            "s = scripted(); print(s.process.pid, flush=True); time.sleep(600)")
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    pid = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait()
+    deadline = time.monotonic() + PATIENCE
+    while os.path.exists(f"/proc/{pid}") and open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[0] != "Z":
+        assert time.monotonic() < deadline, "it stays behind"
+        time.sleep(0.01)
 
 
 # ---- keys ---------------------------------------------------------------------------------------
