@@ -211,13 +211,17 @@ static double rate_with(di_pricer *p, int n, int m) {
     return rate;
 }
 
-/* How many jobs should have drafts. Asked anew in every fourth turn if there are many: answers move
- * slowly. */
+/* Answers move slowly: if there are many it is asked in every fourth turn how many should have
+ * drafts, and where drafts pay for nobody in every sixteenth. */
+static bool asks(const di_pricer *p, int n) {
+    enum { MANY = 32 };
+    int turns = p->idle ? 16 : n > MANY ? 4 : 1;
+    return (p->turn - 1) % (uint64_t)turns == 0;
+}
+
+/* How many jobs should have drafts. */
 static int choose(di_pricer *p, di_job *const *jobs, int n) {
-    enum { TRIES = 6, MANY = 32 };
-    if (n > MANY && p->turn % 4 != 1) {
-        return (int)(p->chosen_share * n + 0.5);
-    }
+    enum { TRIES = 6 };
     for (int i = 0; i < n; i++) {
         p->limits[i] = p->o.num_drafts;
         fill_known(p, jobs[p->order[i]], p->o.num_drafts, i);
@@ -398,12 +402,19 @@ static void settle(di_pricer *p, int chosen) {
 }
 
 static void propose_priced(di_pricer *p, di_job *const *jobs, int n) {
-    rank(p, jobs, n);
-    int chosen = believe(p, choose(p, jobs, n), n);
+    bool ask = asks(p, n);
+    int chosen = (int)(p->chosen_share * n + 0.5);
+    if (ask || chosen > 0) {
+        rank(p, jobs, n);
+        chosen = believe(p, ask ? choose(p, jobs, n) : chosen, n);
+    }
     double step = di_cost_step(&p->cost, n, mean_context(jobs, n));
     settle(p, chosen);
     for (int i = 0; i < n; i++) {
-        jobs[p->order[i]]->propose = i < chosen && has_context(jobs[p->order[i]]);
+        jobs[i]->propose = false;
+    }
+    for (int i = 0; i < chosen; i++) {
+        jobs[p->order[i]]->propose = has_context(jobs[p->order[i]]);
     }
     p->since_trial += step;
     if (p->idle) {

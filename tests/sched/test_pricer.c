@@ -317,7 +317,7 @@ static void test_drafts_are_made_where_they_pay(void **state) {
         assert_true(tried[i]);
     }
     live(&w, 2, 50);
-    for (int k = 0; k < 70; k++) { /* until there is context enough */
+    for (int k = 0; k < 90; k++) { /* until it is noticed, and there is context enough */
         turn(&w, &context);
     }
     assert_int_equal(context, SEQS);
