@@ -18,7 +18,7 @@ record=
 names=("$@")
 if [ ${#names[@]} -eq 0 ]; then
     mapfile -t names < <(find bench -mindepth 1 -maxdepth 2 \( -name '*.c' -o -name '*.sh' \) \
-        ! -path bench/run.sh | sed -e 's|^bench/||' -e 's|\.[a-z]*$||' | sort)
+        ! -path bench/run.sh ! -path 'bench/support/*' | sed -e 's|^bench/||' -e 's|\.[a-z]*$||' | sort)
 fi
 [ ${#names[@]} -gt 0 ] || { echo 'bench: there is nothing to run' >&2; exit 1; }
 
