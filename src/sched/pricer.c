@@ -19,6 +19,9 @@ static const double context_share = 0.02; /* of a step, that keeping it is taken
 static const int most_vain_turns = 64, most_probe_rounds = 6;
 static const double probe_share = 0.0025, most_patience = 4;
 static const double rate_fade = 0.99;
+static const uint64_t control_every = 2048;
+static const double control_keeps = 0.25; /* of what was known before */
+static const int control_turns = 12;      /* some of them still verify what there was */
 static const int few_steps = 8, least_refuted = 256, most_refuted = 8192;
 static const double patience_without_new = 2; /* before an answer is asked in the middle */
 
@@ -350,7 +353,7 @@ static int load_of(int answers) {
 
 void di_pricer_note(di_pricer *p, int answers, int tokens, double seconds, bool drafts) {
     int load = load_of(answers);
-    if (drafts && (p->idle || p->chosen_share == 0)) {
+    if (drafts && (p->idle || p->chosen_share == 0 || p->control_left > 0)) {
         return; /* a probe or a trial tells nothing about drafts that are meant to pay */
     }
     di_pricer_rate *r = drafts ? &p->with[load] : &p->without[load];
@@ -369,6 +372,21 @@ static bool refuted(const di_pricer *p, int answers) {
     double ratio = with->tokens / with->seconds / (none->tokens / none->seconds);
     double counted = with->steps < 1 / (1 - rate_fade) ? with->steps : 1 / (1 - rate_fade);
     return ratio < 1 - 2 * 0.6 / sqrt(counted * answers);
+}
+
+/* Whether drafts are left out for once, to know what steps are without. */
+static bool controls(di_pricer *p, int n) {
+    di_pricer_rate *none = &p->without[load_of(n)];
+    bool old = none->control_at == 0 ? none->steps < few_steps
+                                     : p->turn - none->control_at > control_every;
+    if (p->control_left == 0 && old) {
+        p->control_left = control_turns;
+        none->control_at = p->turn;
+        none->tokens *= control_keeps;
+        none->seconds *= control_keeps;
+    }
+    p->control_left -= p->control_left > 0;
+    return p->control_left > 0;
 }
 
 /* How many of the chosen jobs are to have drafts after what came of it. */
@@ -410,6 +428,7 @@ static void propose_priced(di_pricer *p, di_job *const *jobs, int n) {
     }
     double step = di_cost_step(&p->cost, n, mean_context(jobs, n));
     settle(p, chosen);
+    chosen = chosen > 0 && controls(p, n) ? 0 : chosen;
     for (int i = 0; i < n; i++) {
         jobs[i]->propose = false;
     }

@@ -7,7 +7,9 @@
  * are made for those answers for which they pay for themselves, the draft model's own time
  * included; where they do not, one answer is tried now and then, as often as costs half a percent.
  * Predictions may be wrong, on a busy machine above all: if steps with drafts turn out to give
- * fewer tokens a second than steps without did, drafts stop for a while, longer each time.
+ * fewer tokens a second than steps without did, drafts stop for a while, longer each time. For
+ * there to be such steps, the first and then a few in two thousand have no drafts though they are
+ * said to pay.
  *
  * The draft model needs its context of an answer, which costs every row something. Once drafts have
  * paid for nobody for a while, it is kept for nobody but a probe: one answer, from its beginning if
@@ -43,6 +45,7 @@ typedef struct di_pricer_options {
 typedef struct di_pricer_rate {
     double tokens, seconds;
     int steps;
+    uint64_t control_at; /* turn of the last steps without drafts that were made to know */
 } di_pricer_rate;
 
 enum { DI_PRICER_LOADS = 16 }; /* numbers of answers by powers of two */
@@ -68,6 +71,7 @@ typedef struct di_pricer {
     di_pricer_rate without[DI_PRICER_LOADS], with[DI_PRICER_LOADS];
     uint64_t refuted_until; /* turn before which drafts do not begin */
     int refuted_for;        /* turns that the last refutation counted */
+    int control_left;       /* turns without drafts that are still to come */
     bool idle;              /* drafts pay for nobody: no context is kept but the probe's */
     int vain_turns;         /* in which they paid for nobody, since they last did */
     bool probing;           /* some job is the probe */
