@@ -19,7 +19,7 @@ static const double context_share = 0.02; /* of a step, that keeping it is taken
 static const int most_vain_turns = 64, most_probe_rounds = 6;
 static const double probe_share = 0.0025, most_patience = 4;
 static const double rate_fade = 0.99;
-static const uint64_t control_every = 2048;
+static const uint64_t control_every = 2048, control_again = 64;
 static const double control_keeps = 0.25; /* of what was known before */
 static const int control_turns = 12;      /* some of them still verify what there was */
 static const int few_steps = 8, least_refuted = 256, most_refuted = 8192;
@@ -363,7 +363,7 @@ void di_pricer_note(di_pricer *p, int answers, int tokens, double seconds, bool 
 }
 
 /* How many drafts are accepted is chance: a step's tokens stray by some 0.6 of their number for one
- * answer. Twice what is left of that over the steps counted is no sign. */
+ * answer. Three times what is left of that over the steps counted is no sign. */
 static bool refuted(const di_pricer *p, int answers) {
     const di_pricer_rate *with = &p->with[load_of(answers)], *none = &p->without[load_of(answers)];
     if (none->steps < few_steps || with->steps < few_steps) {
@@ -371,14 +371,16 @@ static bool refuted(const di_pricer *p, int answers) {
     }
     double ratio = with->tokens / with->seconds / (none->tokens / none->seconds);
     double counted = with->steps < 1 / (1 - rate_fade) ? with->steps : 1 / (1 - rate_fade);
-    return ratio < 1 - 2 * 0.6 / sqrt(counted * answers);
+    return ratio < 1 - 3 * 0.6 / sqrt(counted * answers);
 }
 
 /* Whether drafts are left out for once, to know what steps are without. */
 static bool controls(di_pricer *p, int n) {
     di_pricer_rate *none = &p->without[load_of(n)];
-    bool old = none->control_at == 0 ? none->steps < few_steps
-                                     : p->turn - none->control_at > control_every;
+    bool known = none->steps >= few_steps; /* not, if prompts were in all those steps */
+    bool old = none->control_at == 0
+                   ? !known
+                   : p->turn - none->control_at > (known ? control_every : control_again);
     if (p->control_left == 0 && old) {
         p->control_left = control_turns;
         none->control_at = p->turn;

@@ -291,6 +291,7 @@ static void test_drafts_are_made_where_they_pay(void **state) {
     live(&w, 2, 50);
     for (int k = 0; k < 12; k++) { /* the first steps show what is without */
         turn(&w, &context);
+        di_pricer_note(&w.p, SEQS, SEQS, 0.010, false);
     }
     for (int k = 0; k < 100; k++) {
         assert_int_equal(turn(&w, &context), SEQS);
