@@ -27,7 +27,7 @@ static void *take(di_card *c, size_t bytes) {
 
 /* Branches share the tiles, which one makes for another, and the keys of an index search, which are
  * large, and of which no two searches are under way at a time. */
-static int place_of(const di_card *c, di_card_use use) {
+static int scratch_of(const di_card *c, di_card_use use) {
     bool shared = use == DI_CARD_USE_TILES || use == DI_CARD_USE_KEYS;
     return (int)use + (shared ? 0 : c->branches.now * DI_CARD_NUM_USES);
 }
@@ -38,7 +38,7 @@ void *di_card_scratch(di_card *c, di_card_use use, size_t count, size_t size) {
         di_card_short(c, SIZE_MAX);
         return NULL;
     }
-    int at = place_of(c, use);
+    int at = scratch_of(c, use);
     if (c->scratch[at].bytes < bytes || !c->scratch[at].data) {
         di_card_waits(c, "more scratch memory");
         c->scratch_version++;
