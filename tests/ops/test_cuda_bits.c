@@ -42,7 +42,7 @@ typedef struct shape {
 } shape;
 
 static void check_rows(di_backend *be, di_dtype dtype, shape s) {
-    static const int counts[] = {2,  7,  8,   9,   16,  17,  32,  33,  63,  64,   65,
+    static const int counts[] = {2,  3,  7,   8,   9,   16,  17,  32,  33,  63,   64,  65,
                                  66, 96, 127, 128, 129, 200, 256, 257, 500, 1000, 1024};
     arrays a = {.seed = (uint64_t)(s.m + s.k + (int)dtype)};
     size_t k = (size_t)s.k * (size_t)s.groups, m = (size_t)s.m;
@@ -90,7 +90,7 @@ static void test_a_rows_bits_do_not_depend_on_the_number_of_rows(void **state) {
     printf("# products: %016llx\n", (unsigned long long)checksum);
 }
 
-enum { MOST = 700, TOP = 2, E = 6, D = 192, INTER = 128 };
+enum { MOST = 700, TOP = 2, E = 8, D = 192, INTER = 128 };
 
 static di_expert random_expert(arrays *a, di_dtype dtype) {
     di_expert e;
@@ -109,7 +109,8 @@ static void choose(arrays *a, int n, int share, int32_t *chosen) {
 }
 
 static void check_experts(di_backend *be, di_dtype routed, di_dtype shared) {
-    static const int counts[] = {3, 8, 9, 16, 40, 64, 65, 90, 128, 150, 180, 250, 300, 512, MOST};
+    static const int counts[] = {2,  3,  4,   5,   8,   9,   16,  40,  64,
+                                 65, 90, 128, 150, 180, 250, 300, 512, MOST};
     arrays a = {.seed = 77 + (uint64_t)routed};
     di_expert table[E + 1];
     int32_t *chosen = arrays_take(&a, MOST * TOP, sizeof *chosen);

@@ -128,11 +128,13 @@ typedef struct di_card {
     uint64_t recorded_from;   /* scratch_version when the recording began */
     uint64_t scratch_version; /* counts moves of scratch memory */
     di_card_marks marks;
-    const char *trap;  /* DI_CUDA_TRAP: the op whose kernels shall fail, for tests; or NULL */
-    bool guard;        /* DI_CUDA_GUARD: a wait inside a step is a fault; debug builds: unless 0 */
-    bool host_tables;  /* DI_CUDA_HOST_TABLES: no n-gram table on the card, for tests */
-    bool in_step;      /* between begin and end */
-    unsigned *tickets; /* [DI_CARD_TICKETS], zeros between launches: which block comes last */
+    const char *trap; /* DI_CUDA_TRAP: the op whose kernels shall fail, for tests; or NULL */
+    bool guard;       /* DI_CUDA_GUARD: a wait inside a step is a fault; debug builds: unless 0 */
+    bool host_tables; /* DI_CUDA_HOST_TABLES: no n-gram table on the card, for tests */
+    bool in_step;     /* between begin and end */
+    /* Zeros between launches, to tell which block comes last: DI_CARD_TICKETS of rows, then
+     * DK_MOE_TICKETS. */
+    unsigned *tickets;
 
     bool watch;           /* DI_CUDA_SYNC: wait after every op, to name the one at fault */
     const char *op;       /* running */

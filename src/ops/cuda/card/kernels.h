@@ -63,20 +63,28 @@ DK_BOTH size_t dk_prepared_values(size_t rows, int k) {
     return rows * (size_t)((k + DK_CHUNK - 1) / DK_CHUNK) * DK_CHUNK;
 }
 
-/* bf16 values x [n, groups, k] -> prepared [groups][n rows], through Q8 or not, zeros behind k. */
-void dk_prepare(cudaStream_t s, const dk_bf16 *x, int n, int groups, int k, bool quantise,
-                dk_bf16 *out);
-
-/* y[t][g * m + i] = prepared row t of group g . row g * m + i of w, m = w.rows / groups. Exactly
- * one of yb and yf is not NULL; rows of y lie ldy values apart. add: to what yf holds. */
+/* Exactly one of yb and yf is not NULL; rows lie ldy values apart. add: to what yf holds. */
 typedef struct dk_result {
     dk_bf16 *yb;
     float *yf;
     size_t ldy;
     bool add;
 } dk_result;
-void dk_linear(cudaStream_t s, const dk_matrix *w, const dk_bf16 *prepared, int n, int groups,
-               dk_result y);
+
+/* y[t][g * m + i] = x[t][g] . row g * m + i of w, m = w.rows / groups; x [n, groups, k] goes
+ * through Q8 first or not. */
+typedef struct dk_product {
+    dk_matrix w;
+    const dk_bf16 *x; /* NULL: prepared holds them, [groups][n rows], zeros behind k */
+    int n, groups;
+    bool quantise;
+    dk_bf16 *prepared; /* dk_prepared_values(n * groups, k), if dk_prepares() */
+    dk_result y;
+} dk_product;
+
+/* Whether activations must be prepared by a kernel of their own. */
+bool dk_prepares(const dk_product *p);
+void dk_multiply(cudaStream_t s, const dk_product *p);
 
 /* ---- experts ----------------------------------------------------------------------------------*/
 
@@ -109,8 +117,12 @@ typedef struct dk_moe {
     float *weight;             /* [slots] */
     dk_bf16 *mid, *mid_shared; /* prepared t, [slots] and [n] */
     dk_bf16 *out;              /* [n, top_k + 1, d] */
+    unsigned *tickets;         /* [DK_MOE_TICKETS], zeros before and after */
+    bool unlisted;             /* few tokens need no lists; dk_moe_run says so */
     dk_bf16 *y;                /* [n, d] */
 } dk_moe;
+
+enum { DK_MOE_TICKETS = 2048 };
 
 /* Slots that the worst case needs. */
 DK_BOTH int dk_moe_slots(int n, int top_k, int num_experts) {

@@ -26,29 +26,45 @@ static __device__ __forceinline__ uint4 read_piece(const dk_bf16 *row, int at, i
     return make_uint4(w[0], w[1], w[2], w[3]);
 }
 
-/* Grid: rows, blocks of pieces. A thread takes 8 values, a group of the quantiser four threads. */
-static __global__ void __launch_bounds__(256) prepare(prepare_call c) {
-    int piece = blockIdx.y * blockDim.x + threadIdx.x, at = piece * 8;
+/* Grid: rows, blocks of pieces. A thread takes PIECES times 8 values, a group of the quantiser four
+ * threads. */
+template <int PIECES> static __global__ void __launch_bounds__(256) prepare(prepare_call c) {
+    int first = blockIdx.y * blockDim.x * PIECES + threadIdx.x;
     size_t row = blockIdx.x; /* t * groups + g */
     int t = blockIdx.x / c.groups, group = blockIdx.x % c.groups;
+    dk_bf16 *out = c.out + group * dk_prepared_values(c.n, c.k);
+    uint4 v[PIECES];
     let_successors_begin();
     wait_for_predecessors();
-    uint4 v = read_piece(c.x + row * c.k, at, c.k, c.whole);
-    if (c.quantise) {
-        v = q8_piece(v);
+#pragma unroll
+    for (int u = 0; u < PIECES; u++) {
+        v[u] = read_piece(c.x + row * c.k, (first + u * blockDim.x) * 8, c.k, c.whole);
     }
-    if (at < (c.k + DK_CHUNK - 1) / DK_CHUNK * DK_CHUNK) {
-        dk_bf16 *out = c.out + group * dk_prepared_values(c.n, c.k);
-        *(uint4 *)(out + prepared_at(c.n, t, at)) = v;
+#pragma unroll
+    for (int u = 0; u < PIECES; u++) {
+        int at = (first + u * blockDim.x) * 8;
+        if (c.quantise) {
+            v[u] = q8_piece(v[u]);
+        }
+        if (at < (c.k + DK_CHUNK - 1) / DK_CHUNK * DK_CHUNK) {
+            *(uint4 *)(out + prepared_at(c.n, t, at)) = v[u];
+        }
     }
 }
 
-void dk_prepare(cudaStream_t s, const dk_bf16 *x, int n, int groups, int k, bool quantise,
-                dk_bf16 *out) {
-    bool whole = k % 8 == 0 && (uintptr_t)x % 16 == 0;
-    prepare_call c = {x, n, groups, k, quantise, whole, out};
-    int pieces = (k + DK_CHUNK - 1) / DK_CHUNK * 8;
-    launch_overlapped(s, prepare, dim3(n * groups, (pieces + 255) / 256), 256, 0, 1, c);
+static void prepare_rows(cudaStream_t s, const dk_product *p) {
+    enum { MANY = 4 /* pieces of a thread where there are many rows */ };
+    bool whole = p->w.k % 8 == 0 && (uintptr_t)p->x % 16 == 0;
+    prepare_call c = {p->x, p->n, p->groups, p->w.k, p->quantise, whole, p->prepared};
+    int pieces = (p->w.k + DK_CHUNK - 1) / DK_CHUNK * 8;
+    if (p->n <= 64 || pieces < MANY * 256) {
+        launch_overlapped(s, prepare<1>, dim3(p->n * p->groups, (pieces + 255) / 256), 256, 0, 1,
+                          c);
+    } else {
+        launch_overlapped(s, prepare<MANY>,
+                          dim3(p->n * p->groups, (pieces + MANY * 256 - 1) / (MANY * 256)), 256, 0,
+                          1, c);
+    }
 }
 
 /* ---- the product -----------------------------------------------------------------------------*/
@@ -56,12 +72,15 @@ void dk_prepare(cudaStream_t s, const dk_bf16 *x, int n, int groups, int k, bool
 enum { MAX_SLICES = 8 }; /* blocks of a cluster */
 
 struct linear_call {
+    CUtensorMap tensor; /* activations as they lie, if not prepared */
     dk_matrix w;
-    const dk_bf16 *x; /* prepared, [groups][n] */
+    const dk_bf16 *x; /* prepared, [groups][n]; or as they lie */
     int n, m, groups; /* m: rows of a group */
     int slices, slice_chunks;
     dk_result y;
-    bool wide; /* 8 results of a row can be written as one */
+    bool wide;          /* 8 results of a row can be written as one */
+    bool as_is;         /* x is not prepared */
+    bool own, quantise; /* blocks bring x themselves, through Q8 or not */
 };
 
 /* A block's place: tiles of weight rows from tile0 on, activation rows from col0 on. Rows of a
@@ -95,6 +114,9 @@ static __device__ __forceinline__ product_job<S> job_of(const linear_call &c,
     }
     j.x = c.x + p.group * dk_prepared_values(c.n, c.w.k) + (size_t)p.col0 * DK_CHUNK;
     j.plane = (size_t)c.n * DK_CHUNK;
+    j.tensor = c.as_is ? &c.tensor : NULL;
+    j.group = p.group;
+    j.row = p.col0;
     j.count = p.count;
     j.begin = p.slice * c.slice_chunks;
     j.end = S::PAIRED ? c.w.chunks : min(j.begin + c.slice_chunks, c.w.chunks);
@@ -164,12 +186,44 @@ static __device__ __forceinline__ void write_results(const linear_call &c, const
     }
 }
 
+/* Room for a block's own rows; what is read behind them belongs to nobody. */
+static __host__ __device__ __forceinline__ int own_bytes(int chunks, int rows) {
+    return chunks * rows * 128 / RING_ALIGNMENT * RING_ALIGNMENT + 2 * RING_ALIGNMENT;
+}
+
+/* The block's slice of x into its shared memory: [piece of 8 values][row]. */
+template <class S>
+static __device__ __forceinline__ void fill_rows(const linear_call &c, const linear_place &p,
+                                                 const product_job<S> &j, uint8_t *own) {
+    int pieces = (j.end - j.begin) * 8, left = c.w.k - j.begin * DK_CHUNK;
+    for (int row = 0; row < c.n; row++) {
+        const dk_bf16 *x = c.x + ((size_t)row * c.groups + p.group) * c.w.k + j.begin * DK_CHUNK;
+        for (int at = 0; at < pieces; at += S::CONSUMERS) {
+            int i = at + threadIdx.x;
+            uint4 v = make_uint4(0, 0, 0, 0);
+            if (i < pieces && i * 8 < left) {
+                v = __ldg((const uint4 *)x + i);
+            }
+            if (c.quantise) {
+                v = q8_piece(v);
+            }
+            if (i < pieces) {
+                *(uint4 *)(own + (i * c.n + row) * 16) = v;
+            }
+        }
+    }
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    consumers_sync<S>();
+}
+
 template <class S, bool SLICED>
-static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) linear(linear_call c) {
+static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
+    linear(const __grid_constant__ linear_call c) {
 
     linear_place p = place_of<S>(c);
     product_job<S> j = job_of<S>(c, p);
-    ring r = open_ring<S>(c.w.format, S::COLS);
+    int ahead = S::OWN_ROWS ? own_bytes(c.slice_chunks, c.n) : 0;
+    ring r = open_ring<S>(c.w.format, S::COLS, ahead);
     bool split = !S::PAIRED && c.slices > 1;
     let_successors_begin();
     if (threadIdx.x >= S::CONSUMERS) {
@@ -183,12 +237,18 @@ static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) linear(linear_ca
         }
     } else {
         share_registers<S>(true);
+        own_rows own = {};
+        if (S::OWN_ROWS) {
+            wait_for_predecessors();
+            fill_rows<S>(c, p, j, r.at - ahead);
+            own = {own_descriptor_of(r.data - ahead, c.n), c.n * 8, c.n};
+        }
         if (c.w.format == DK_FP8) {
-            consume_columns<DK_FP8, S::COLS, S, SLICED>(r, j);
+            consume_columns<DK_FP8, S::COLS, S, SLICED>(r, j, own);
         } else if (c.w.format == DK_FP4) {
-            consume_columns<DK_FP4, S::COLS, S, SLICED>(r, j);
+            consume_columns<DK_FP4, S::COLS, S, SLICED>(r, j, own);
         } else {
-            consume_columns<DK_BF16, S::COLS, S, SLICED>(r, j);
+            consume_columns<DK_BF16, S::COLS, S, SLICED>(r, j, own);
         }
         wait_for_predecessors();
         if (split) {
@@ -227,17 +287,49 @@ template <class S> static int blocks_along(const linear_call &c) {
     return (tiles + S::WG - 1) / S::WG;
 }
 
-template <class S, bool SLICED> static void launch(cudaStream_t s, const linear_call &c) {
+typedef CUresult encode_fn(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
+                           const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
+                           const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
+                           CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
-    size_t shared = shared_bytes<S>(dk_chunk_bytes(c.w.format));
-    int along = blocks_along<S>(c), columns = (c.n + S::COLS - 1) / S::COLS;
-    dim3 grid(c.slices, along, columns * c.groups);
+static encode_fn *encoder() {
+    static encode_fn *const encode = [] {
+        void *found = NULL;
+        cudaDriverEntryPointQueryResult result;
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault,
+                                         &result);
+        return (encode_fn *)found;
+    }();
+    return encode;
+}
+
+/* Describes x [n, groups, k] to the copy engine, in boxes of as many rows as a block brings at
+ * once. */
+static void describe(linear_call *c, int box_rows) {
+    const cuuint64_t k = (cuuint64_t)c->w.k, groups = (cuuint64_t)c->groups;
+    const cuuint64_t dims[] = {k, groups, (cuuint64_t)c->n};
+    const cuuint64_t pitches[] = {k * sizeof *c->x, k * groups * sizeof *c->x};
+    const cuuint32_t box[] = {DK_CHUNK, 1, (cuuint32_t)box_rows}, step[] = {1, 1, 1};
+    encoder()(&c->tensor, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, (void *)c->x, dims, pitches, box,
+              step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+              CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+}
+
+template <class S, bool SLICED> static void launch(cudaStream_t s, linear_call *c) {
+    if (c->as_is && !S::OWN_ROWS) {
+        describe(c, S::PAIRED ? S::COLS / 2 : S::COLS);
+    }
+    int ahead = S::OWN_ROWS ? own_bytes(c->slice_chunks, c->n) : 0;
+    size_t shared = shared_bytes<S>(dk_chunk_bytes(c->w.format), ahead);
+    int along = blocks_along<S>(*c), columns = (c->n + S::COLS - 1) / S::COLS;
+    dim3 grid(c->slices, along, columns * c->groups);
     if (S::PAIRED) {
-        grid = dim3(along + along % 2, columns, c.groups);
+        grid = dim3(along + along % 2, columns, c->groups);
     }
     cudaFuncSetAttribute(linear<S, SLICED>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                          (int)shared);
-    launch_overlapped(s, linear<S, SLICED>, grid, S::THREADS, shared, S::PAIRED ? 2 : c.slices, c);
+    launch_overlapped(s, linear<S, SLICED>, grid, S::THREADS, shared, S::PAIRED ? 2 : c->slices,
+                      *c);
 }
 
 /* Whether tiles of 128 rows by 128 leave no multiprocessor idle. */
@@ -246,25 +338,57 @@ static bool worth_large_tiles(const linear_call &c) {
     return c.n > 64 && blocks >= MULTIPROCESSORS;
 }
 
-void dk_linear(cudaStream_t s, const dk_matrix *w, const dk_bf16 *prepared, int n, int groups,
-               dk_result y) {
-    linear_call c = {*w, prepared, n, w->rows / groups, groups, 0, 0, y};
-    c.wide = y.yb && y.ldy % 8 == 0 && (uintptr_t)y.yb % 16 == 0;
+/* So few rows are brought by every block for itself, which saves a launch or the detour of a tensor
+ * map: at most OWN_ROWS of them, of so many chunks in all. */
+enum { OWN_ROWS = 2, OWN_CHUNKS = 128 };
+
+static bool own_rows_fit(const linear_call &c) {
+    return c.n <= OWN_ROWS && c.slice_chunks * c.n <= OWN_CHUNKS;
+}
+
+static linear_call call_of(const dk_product *p) {
+    linear_call c = {};
+    c.w = p->w;
+    c.n = p->n;
+    c.groups = p->groups;
+    c.m = p->w.rows / p->groups;
+    c.y = p->y;
+    c.wide = p->y.yb && p->y.ldy % 8 == 0 && (uintptr_t)p->y.yb % 16 == 0;
     cut(&c);
-    if (worth_large_tiles(c)) {
+    c.quantise = p->quantise;
+    if (p->x && p->w.k % 8 == 0 && (uintptr_t)p->x % 16 == 0) {
+        c.own = own_rows_fit(c);
+        c.as_is = c.own || (!p->quantise && encoder());
+    }
+    c.x = c.as_is ? p->x : p->prepared;
+    return c;
+}
+
+bool dk_prepares(const dk_product *p) {
+    return p->x && !call_of(p).as_is;
+}
+
+void dk_multiply(cudaStream_t s, const dk_product *p) {
+    linear_call c = call_of(p);
+    if (p->x && !c.as_is) {
+        prepare_rows(s, p);
+    }
+    if (c.own) {
+        launch<block_shape<8, 1, 4, true>, false>(s, &c);
+    } else if (worth_large_tiles(c)) {
         if (c.slices > 1) {
-            launch<block_shape<128, 2>, true>(s, c);
+            launch<block_shape<128, 2, 1>, true>(s, &c);
         } else {
-            launch<block_shape<256, 2>, false>(s, c);
+            launch<block_shape<256, 2, 1>, false>(s, &c);
         }
     } else if (c.n <= 8) {
-        launch<block_shape<8, 1>, false>(s, c);
+        launch<block_shape<8, 1, 4>, false>(s, &c);
     } else if (c.n <= 16) {
-        launch<block_shape<16, 1>, false>(s, c);
+        launch<block_shape<16, 1, 4>, false>(s, &c);
     } else if (c.n <= 32) {
-        launch<block_shape<32, 2>, false>(s, c);
+        launch<block_shape<32, 2, 2>, false>(s, &c);
     } else {
-        launch<block_shape<64, 2>, false>(s, c);
+        launch<block_shape<64, 2, 2>, false>(s, &c);
     }
 }
 

@@ -454,7 +454,7 @@ bool di_card_memory_create(di_card *c, di_error *err) {
         return di_fail(err, DI_ERR_NO_MEMORY, "cuda:%d: %zu bytes of page-locked memory: %s",
                        c->device, bytes, cudaGetErrorString(result));
     }
-    size_t tickets = DI_CARD_TICKETS * sizeof *c->tickets;
+    size_t tickets = (DI_CARD_TICKETS + DK_MOE_TICKETS) * sizeof *c->tickets;
     c->tickets = take(c, tickets);
     if (!c->tickets || !di_card_check(c, cudaMemset(c->tickets, 0, tickets))) {
         return di_fail(err, DI_ERR_NO_MEMORY, "cuda:%d: no memory on the card", c->device);

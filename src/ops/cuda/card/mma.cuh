@@ -43,111 +43,95 @@ __device__ __forceinline__ uint32_t descriptor_of(uint32_t address) {
 template <int N>
 __device__ __forceinline__ void wgmma(float (*acc)[4], const uint32_t (&a)[4], uint32_t b, int add);
 
-template <>
-__device__ __forceinline__ void wgmma<8>(float (*acc)[4], const uint32_t (&a)[4], uint32_t b,
-                                         int add) {
+/* Operands of 16 columns: %0 .. %7 are the first. */
+#define MMA_REGS_0     "%0, %1, %2, %3, %4, %5, %6, %7"
+#define MMA_REGS_1     ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define MMA_REGS_2     ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define MMA_REGS_3     ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define MMA_REGS_4     ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define MMA_REGS_5     ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define MMA_REGS_6     ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define MMA_REGS_7     ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define MMA_REGS_8     ", %64, %65, %66, %67, %68, %69, %70, %71"
+#define MMA_REGS_9     ", %72, %73, %74, %75, %76, %77, %78, %79"
+#define MMA_REGS_10    ", %80, %81, %82, %83, %84, %85, %86, %87"
+#define MMA_REGS_11    ", %88, %89, %90, %91, %92, %93, %94, %95"
+#define MMA_SUMS_1(i)  "+f"(acc[i][0]), "+f"(acc[i][1]), "+f"(acc[i][2]), "+f"(acc[i][3])
+#define MMA_SUMS_2(i)  MMA_SUMS_1(i), MMA_SUMS_1((i) + 1)
+#define MMA_SUMS_4(i)  MMA_SUMS_2(i), MMA_SUMS_2((i) + 2)
+#define MMA_SUMS_8(i)  MMA_SUMS_4(i), MMA_SUMS_4((i) + 4)
+#define MMA_SUMS_16(i) MMA_SUMS_8(i), MMA_SUMS_8((i) + 8)
+
+/* A, B, P: names of the operands behind the sums: the weights, the descriptor, whether to add. */
+#define MMA_COLUMNS(N, REGS, A, B, P, ...)                                                         \
+    template <>                                                                                    \
+    __device__ __forceinline__ void wgmma<N>(float(*acc)[4], const uint32_t(&a)[4], uint32_t b,    \
+                                             int add) {                                            \
+        asm volatile("{\n\t.reg .pred p;\n\t.reg .b64 d;\n\tsetp.ne.b32 p, " P ", 0;\n\t"          \
+                     "mov.b64 d, {" B ", 0x40000040};\n\t"                                         \
+                     "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 "                   \
+                     "{" REGS "}, {" A "}, d, p, 1, 1, 0;\n\t}"                                    \
+                     : __VA_ARGS__                                                                 \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));              \
+    }
+
+MMA_COLUMNS(8, "%0, %1, %2, %3", "%4, %5, %6, %7", "%8", "%9", MMA_SUMS_1(0))
+MMA_COLUMNS(16, MMA_REGS_0, "%8, %9, %10, %11", "%12", "%13", MMA_SUMS_2(0))
+MMA_COLUMNS(32, MMA_REGS_0 MMA_REGS_1, "%16, %17, %18, %19", "%20", "%21", MMA_SUMS_4(0))
+MMA_COLUMNS(64, MMA_REGS_0 MMA_REGS_1 MMA_REGS_2 MMA_REGS_3, "%32, %33, %34, %35", "%36", "%37",
+            MMA_SUMS_8(0))
+MMA_COLUMNS(96, MMA_REGS_0 MMA_REGS_1 MMA_REGS_2 MMA_REGS_3 MMA_REGS_4 MMA_REGS_5,
+            "%48, %49, %50, %51", "%52", "%53", MMA_SUMS_8(0), MMA_SUMS_4(8))
+MMA_COLUMNS(112, MMA_REGS_0 MMA_REGS_1 MMA_REGS_2 MMA_REGS_3 MMA_REGS_4 MMA_REGS_5 MMA_REGS_6,
+            "%56, %57, %58, %59", "%60", "%61", MMA_SUMS_8(0), MMA_SUMS_4(8), MMA_SUMS_2(12))
+MMA_COLUMNS(128,
+            MMA_REGS_0 MMA_REGS_1 MMA_REGS_2 MMA_REGS_3 MMA_REGS_4 MMA_REGS_5 MMA_REGS_6 MMA_REGS_7,
+            "%64, %65, %66, %67", "%68", "%69", MMA_SUMS_16(0))
+MMA_COLUMNS(144,
+            MMA_REGS_0 MMA_REGS_1 MMA_REGS_2 MMA_REGS_3 MMA_REGS_4 MMA_REGS_5 MMA_REGS_6 MMA_REGS_7
+                MMA_REGS_8,
+            "%72, %73, %74, %75", "%76", "%77", MMA_SUMS_16(0), MMA_SUMS_2(16))
+MMA_COLUMNS(160,
+            MMA_REGS_0 MMA_REGS_1 MMA_REGS_2 MMA_REGS_3 MMA_REGS_4 MMA_REGS_5 MMA_REGS_6 MMA_REGS_7
+                MMA_REGS_8 MMA_REGS_9,
+            "%80, %81, %82, %83", "%84", "%85", MMA_SUMS_16(0), MMA_SUMS_4(16))
+MMA_COLUMNS(192,
+            MMA_REGS_0 MMA_REGS_1 MMA_REGS_2 MMA_REGS_3 MMA_REGS_4 MMA_REGS_5 MMA_REGS_6 MMA_REGS_7
+                MMA_REGS_8 MMA_REGS_9 MMA_REGS_10 MMA_REGS_11,
+            "%96, %97, %98, %99", "%100", "%101", MMA_SUMS_16(0), MMA_SUMS_8(16))
+
+/* 8 columns whose pieces of 8 values are not exchanged; step: from one piece to the next. */
+__device__ __forceinline__ uint32_t own_descriptor_of(uint32_t address, int step) {
+    return (uint32_t)step << 16 | (address & 0x3ffff) >> 4;
+}
+
+__device__ __forceinline__ void wgmma_own(float (*acc)[4], const uint32_t (&a)[4], uint32_t b,
+                                          int add) {
     asm volatile("{\n\t.reg .pred p;\n\t.reg .b64 d;\n\tsetp.ne.b32 p, %9, 0;\n\t"
-                 "mov.b64 d, {%8, 0x40000040};\n\t"
+                 "mov.b64 d, {%8, 8};\n\t"
                  "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 "
-                 "{"
-                 "%0, %1, %2, %3"
-                 "}, "
-                 "{%4, %5, %6, %7}, d, p, 1, 1, 0;\n\t}"
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, d, p, 1, 1, 0;\n\t}"
                  : "+f"(acc[0][0]), "+f"(acc[0][1]), "+f"(acc[0][2]), "+f"(acc[0][3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));
 }
 
-template <>
-__device__ __forceinline__ void wgmma<16>(float (*acc)[4], const uint32_t (&a)[4], uint32_t b,
-                                          int add) {
-    asm volatile("{\n\t.reg .pred p;\n\t.reg .b64 d;\n\tsetp.ne.b32 p, %13, 0;\n\t"
-                 "mov.b64 d, {%12, 0x40000040};\n\t"
-                 "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 "
-                 "{"
-                 "%0, %1, %2, %3, %4, %5, %6, %7"
-                 "}, "
-                 "{%8, %9, %10, %11}, d, p, 1, 1, 0;\n\t}"
-                 : "+f"(acc[0][0]), "+f"(acc[0][1]), "+f"(acc[0][2]), "+f"(acc[0][3]),
-                   "+f"(acc[1][0]), "+f"(acc[1][1]), "+f"(acc[1][2]), "+f"(acc[1][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));
-}
-
-template <>
-__device__ __forceinline__ void wgmma<32>(float (*acc)[4], const uint32_t (&a)[4], uint32_t b,
-                                          int add) {
-    asm volatile("{\n\t.reg .pred p;\n\t.reg .b64 d;\n\tsetp.ne.b32 p, %21, 0;\n\t"
-                 "mov.b64 d, {%20, 0x40000040};\n\t"
-                 "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
-                 "{"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-                 "}, "
-                 "{%16, %17, %18, %19}, d, p, 1, 1, 0;\n\t}"
-                 : "+f"(acc[0][0]), "+f"(acc[0][1]), "+f"(acc[0][2]), "+f"(acc[0][3]),
-                   "+f"(acc[1][0]), "+f"(acc[1][1]), "+f"(acc[1][2]), "+f"(acc[1][3]),
-                   "+f"(acc[2][0]), "+f"(acc[2][1]), "+f"(acc[2][2]), "+f"(acc[2][3]),
-                   "+f"(acc[3][0]), "+f"(acc[3][1]), "+f"(acc[3][2]), "+f"(acc[3][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));
-}
-
-template <>
-__device__ __forceinline__ void wgmma<64>(float (*acc)[4], const uint32_t (&a)[4], uint32_t b,
-                                          int add) {
-    asm volatile("{\n\t.reg .pred p;\n\t.reg .b64 d;\n\tsetp.ne.b32 p, %37, 0;\n\t"
-                 "mov.b64 d, {%36, 0x40000040};\n\t"
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-                 "{"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, "
-                 "%30, %31"
-                 "}, "
-                 "{%32, %33, %34, %35}, d, p, 1, 1, 0;\n\t}"
-                 : "+f"(acc[0][0]), "+f"(acc[0][1]), "+f"(acc[0][2]), "+f"(acc[0][3]),
-                   "+f"(acc[1][0]), "+f"(acc[1][1]), "+f"(acc[1][2]), "+f"(acc[1][3]),
-                   "+f"(acc[2][0]), "+f"(acc[2][1]), "+f"(acc[2][2]), "+f"(acc[2][3]),
-                   "+f"(acc[3][0]), "+f"(acc[3][1]), "+f"(acc[3][2]), "+f"(acc[3][3]),
-                   "+f"(acc[4][0]), "+f"(acc[4][1]), "+f"(acc[4][2]), "+f"(acc[4][3]),
-                   "+f"(acc[5][0]), "+f"(acc[5][1]), "+f"(acc[5][2]), "+f"(acc[5][3]),
-                   "+f"(acc[6][0]), "+f"(acc[6][1]), "+f"(acc[6][2]), "+f"(acc[6][3]),
-                   "+f"(acc[7][0]), "+f"(acc[7][1]), "+f"(acc[7][2]), "+f"(acc[7][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));
-}
-
-template <>
-__device__ __forceinline__ void wgmma<128>(float (*acc)[4], const uint32_t (&a)[4], uint32_t b,
-                                           int add) {
-    asm volatile(
-        "{\n\t.reg .pred p;\n\t.reg .b64 d;\n\tsetp.ne.b32 p, %69, 0;\n\t"
-        "mov.b64 d, {%68, 0x40000040};\n\t"
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-        "{"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, "
-        "%30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, "
-        "%44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, "
-        "%58, %59, %60, %61, %62, %63"
-        "}, "
-        "{%64, %65, %66, %67}, d, p, 1, 1, 0;\n\t}"
-        : "+f"(acc[0][0]), "+f"(acc[0][1]), "+f"(acc[0][2]), "+f"(acc[0][3]), "+f"(acc[1][0]),
-          "+f"(acc[1][1]), "+f"(acc[1][2]), "+f"(acc[1][3]), "+f"(acc[2][0]), "+f"(acc[2][1]),
-          "+f"(acc[2][2]), "+f"(acc[2][3]), "+f"(acc[3][0]), "+f"(acc[3][1]), "+f"(acc[3][2]),
-          "+f"(acc[3][3]), "+f"(acc[4][0]), "+f"(acc[4][1]), "+f"(acc[4][2]), "+f"(acc[4][3]),
-          "+f"(acc[5][0]), "+f"(acc[5][1]), "+f"(acc[5][2]), "+f"(acc[5][3]), "+f"(acc[6][0]),
-          "+f"(acc[6][1]), "+f"(acc[6][2]), "+f"(acc[6][3]), "+f"(acc[7][0]), "+f"(acc[7][1]),
-          "+f"(acc[7][2]), "+f"(acc[7][3]), "+f"(acc[8][0]), "+f"(acc[8][1]), "+f"(acc[8][2]),
-          "+f"(acc[8][3]), "+f"(acc[9][0]), "+f"(acc[9][1]), "+f"(acc[9][2]), "+f"(acc[9][3]),
-          "+f"(acc[10][0]), "+f"(acc[10][1]), "+f"(acc[10][2]), "+f"(acc[10][3]), "+f"(acc[11][0]),
-          "+f"(acc[11][1]), "+f"(acc[11][2]), "+f"(acc[11][3]), "+f"(acc[12][0]), "+f"(acc[12][1]),
-          "+f"(acc[12][2]), "+f"(acc[12][3]), "+f"(acc[13][0]), "+f"(acc[13][1]), "+f"(acc[13][2]),
-          "+f"(acc[13][3]), "+f"(acc[14][0]), "+f"(acc[14][1]), "+f"(acc[14][2]), "+f"(acc[14][3]),
-          "+f"(acc[15][0]), "+f"(acc[15][1]), "+f"(acc[15][2]), "+f"(acc[15][3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));
+/* One chunk of up to 8 columns: its pieces of 16 bytes stand `step` apart, rows side by side. What
+ * stands behind the last row is multiplied too, and nobody looks at it. */
+__device__ __forceinline__ void mma_own_chunk(float (&acc)[1][4], const uint32_t (&a)[4][4],
+                                              uint32_t b, int step, bool first) {
+    mma_begin();
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        wgmma_own(acc, a[i], b + i * 2 * step, i > 0 || !first);
+    }
+    mma_commit();
 }
 
 /* All N columns, in pieces that the instruction has. */
 template <int N>
 __device__ __forceinline__ void wgmma_columns(float (*acc)[4], const uint32_t (&a)[4], uint32_t b,
                                               int add) {
-    constexpr int piece = N >= 128 ? 128 : N >= 64 ? 64 : N >= 32 ? 32 : N >= 16 ? 16 : 8;
+    constexpr int piece = N > 192 ? 128 : N; /* 256 are two of 128 */
     wgmma<piece>(acc, a, b, add);
     if constexpr (N > piece) {
         wgmma_columns<N - piece>(acc + piece / 8, a, b + piece * 128 / 16, add);
@@ -170,6 +154,10 @@ __device__ __forceinline__ void mma_chunk(float (&acc)[N / 8][4], const uint32_t
 
 /* Here a descriptor is an address in units of 16 bytes. */
 __device__ __forceinline__ uint32_t descriptor_of(uint32_t address) {
+    return address >> 4;
+}
+
+__device__ __forceinline__ uint32_t own_descriptor_of(uint32_t address, int) {
     return address >> 4;
 }
 
@@ -198,6 +186,24 @@ __device__ __forceinline__ void mma_chunk(float (&acc)[N / 8][4], const uint32_t
             mma_16x8x16(acc[j], a[step], b[0], b[1]);
             mma_16x8x16(acc[j], a[step + 1], b[2], b[3]);
         }
+    }
+}
+
+__device__ __forceinline__ void mma_own_chunk(float (&acc)[1][4], const uint32_t (&a)[4][4],
+                                              uint32_t at, int piece_step, bool first) {
+    int lane = threadIdx.x % 32, row = lane % 8, piece = lane / 8;
+    if (first) {
+        acc[0][0] = acc[0][1] = acc[0][2] = acc[0][3] = 0;
+    }
+#pragma unroll
+    for (int step = 0; step < 4; step += 2) {
+        uint32_t b[4], from = (at + (step * 2 + piece) * piece_step + row) << 4;
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
+                     : "r"(from)
+                     : "memory");
+        mma_16x8x16(acc[0], a[step], b[0], b[1]);
+        mma_16x8x16(acc[0], a[step + 1], b[2], b[3]);
     }
 }
 

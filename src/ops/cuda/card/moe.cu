@@ -1,12 +1,23 @@
 /* Experts. Which tokens an expert serves is worked out on the card: every use of an expert gets a
  * slot, and tiles (an expert and a run of its slots) are what the products' grid is laid over, so
  * that an expert's weights are read once a tile and the host learns nothing and waits for nothing.
- * The grid is as large as the worst case needs; blocks behind the last tile end at once.
+ * The grid is as large as the worst case needs; blocks behind the last tile end at once. Very few
+ * tokens need no lists: every use is a tile.
  *
  * A row's result does not depend on the order in which tokens come to stand in a list. */
 #include "product.cuh"
 
 /* ---- lists -----------------------------------------------------------------------------------*/
+
+/* Where among a token's experts the i-th of its list stands. Lists come sorted; be sure. */
+static __device__ __forceinline__ int rank_of(const int32_t *list, int top_k, int i) {
+    int e = __ldcg(list + i), rank = 0;
+    for (int j = 0; j < top_k; j++) {
+        int other = __ldcg(list + j);
+        rank += other < e || (other == e && j < i);
+    }
+    return rank;
+}
 
 /* One warp: experts in groups of 32, a scan over the group, carried on. counts becomes where each
  * expert's slots begin. */
@@ -90,14 +101,11 @@ static __global__ void __launch_bounds__(1024) make_lists(dk_moe c) {
     }
     __syncthreads();
     for (int i = threadIdx.x; i < pairs; i += blockDim.x) {
-        int token = i / c.top_k, e = c.experts[i], rank = 0;
-        for (int j = 0; j < c.top_k; j++) { /* lists come sorted; be sure */
-            int other = c.experts[token * c.top_k + j];
-            rank += other < e || (other == e && j < i % c.top_k);
-        }
-        int at = atomicAdd(&counts[e], 1);
+        int token = i / c.top_k;
+        int at = atomicAdd(&counts[c.experts[i]], 1);
         c.slot[i] = at;
-        c.place[at] = token * (c.top_k + 1) + rank;
+        c.place[at] =
+            token * (c.top_k + 1) + rank_of(c.experts + token * c.top_k, c.top_k, i % c.top_k);
         c.weight[at] = c.weights[i];
     }
     if (c.n > SPREAD_AT_ONCE) {
@@ -114,8 +122,12 @@ static __global__ void __launch_bounds__(1024) make_lists(dk_moe c) {
 
 /* ---- products --------------------------------------------------------------------------------*/
 
-typedef block_shape<64, 2> few_uses;
-typedef block_shape<256, 2> many_uses;
+typedef block_shape<64, 2, 2> few_uses;
+typedef block_shape<256, 2, 1> many_uses;
+/* Up to 8 tokens, so that no expert has more uses; and the first product of very few. */
+typedef block_shape<8, 2, 3> up_of_8;
+typedef block_shape<8, 1, 5> down_of_8;
+typedef block_shape<8, 2, 2, true> up_of_few;
 
 /* What a block serves. The first tiles of the grid are the shared expert's, which all tokens use;
  * then come the routed ones'. */
@@ -123,13 +135,16 @@ struct uses {
     int first, count; /* slots, or tokens of the shared expert */
     bool shared;
     dk_expert expert;
+    const float *weight; /* of the first use, if not shared */
+    int place;           /* of the only use, where there are no lists */
 };
 
 template <class S> static __host__ __device__ __forceinline__ int shared_tiles(const dk_moe &c) {
     return (c.n + S::COLS - 1) / S::COLS;
 }
 
-/* Lists are read past the first cache: a block may have begun before the kernel in front ended. */
+/* Lists are read past the first cache: a block may have begun before the kernel in front ended.
+ * Very few tokens need none: a tile is one use. */
 template <class S> static __device__ __forceinline__ uses uses_of(const dk_moe &c) {
     int tile = (int)blockIdx.y - shared_tiles<S>(c);
     const dk_expert *expert = c.shared;
@@ -138,10 +153,18 @@ template <class S> static __device__ __forceinline__ uses uses_of(const dk_moe &
         u.shared = true;
         u.first = blockIdx.y * S::COLS;
         u.count = min((int)S::COLS, c.n - u.first);
+    } else if (c.unlisted) {
+        int token = tile / c.top_k, i = tile % c.top_k;
+        expert = c.table + __ldcg(c.experts + tile);
+        u.first = tile * 8;
+        u.count = 1;
+        u.weight = c.weights + tile;
+        u.place = token * (c.top_k + 1) + rank_of(c.experts + token * c.top_k, c.top_k, i);
     } else if (tile < __ldcg(c.num_tiles)) {
         expert = c.table + __ldcg(&c.tiles[tile].expert);
         u.first = __ldcg(&c.tiles[tile].first);
         u.count = __ldcg(&c.tiles[tile].count);
+        u.weight = c.weight + u.first;
     }
     u.expert = *expert;
     return u;
@@ -150,13 +173,16 @@ template <class S> static __device__ __forceinline__ uses uses_of(const dk_moe &
 /* Columns that a tile of so many uses is computed with. */
 template <class S> static __device__ __forceinline__ int columns_for(int count) {
     if (S::PAIRED) {
-        return count > 192 ? 256 : count <= 32 ? 32 : (count + 31) / 32 * 32;
+        return count > 192                  ? 256
+               : count > 96 && count <= 160 ? (count + 15) / 16 * 16
+                                            : (count + 31) / 32 * 32;
     }
-    return count <= 8 ? 8 : count <= 16 ? 16 : count <= 32 ? 32 : 64;
+    return S::COLS == 8 || count <= 8 ? 8 : count <= 16 ? 16 : count <= 32 ? 32 : 64;
 }
 
 template <int F, class S>
-static __device__ __forceinline__ void consume_uses(const ring &r, const product_job<S> &j) {
+static __device__ __forceinline__ void consume_uses(const ring &r, const product_job<S> &j,
+                                                    own_rows own) {
     if constexpr (S::PAIRED) {
         switch (r.columns) {
         case 32:
@@ -165,8 +191,12 @@ static __device__ __forceinline__ void consume_uses(const ring &r, const product
             return consume_columns<F, 64, S, false>(r, j);
         case 96:
             return consume_columns<F, 96, S, false>(r, j);
+        case 112:
+            return consume_columns<F, 112, S, false>(r, j);
         case 128:
             return consume_columns<F, 128, S, false>(r, j);
+        case 144:
+            return consume_columns<F, 144, S, false>(r, j);
         case 160:
             return consume_columns<F, 160, S, false>(r, j);
         case 192:
@@ -174,6 +204,8 @@ static __device__ __forceinline__ void consume_uses(const ring &r, const product
         default:
             return consume_columns<F, 256, S, false>(r, j);
         }
+    } else if constexpr (S::COLS == 8) {
+        consume_columns<F, 8, S, false>(r, j, own);
     } else {
         switch (r.columns) {
         case 8:
@@ -229,7 +261,7 @@ static __device__ __forceinline__ void finish_up(const dk_moe &c, const ring &r,
         uint32_t most = 0;
         take_four<S>(r, row, use, nan1, a);
         take_four<S>(r, DK_TILE_ROWS + row, use, nan3, b);
-        float weight = u.shared ? 1.0f : __ldcg(c.weight + u.first + use);
+        float weight = u.shared ? 1.0f : __ldcg(u.weight + use);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             dk_bf16 v = swiglu(round_bf16(a[i]), round_bf16(b[i]), weight, c.limit);
@@ -252,8 +284,9 @@ static __device__ __forceinline__ void finish_down(const dk_moe &c, const ring &
         if (row >= c.d) {
             continue;
         }
-        size_t place = u.shared ? (size_t)(u.first + use) * (c.top_k + 1) + c.top_k
-                                : (size_t)__ldcg(c.place + u.first + use);
+        size_t place = u.shared     ? (size_t)(u.first + use) * (c.top_k + 1) + c.top_k
+                       : c.unlisted ? (size_t)u.place
+                                    : (size_t)__ldcg(c.place + u.first + use);
         eight sum = take_eight<S>(r, at, use);
         spread_nans(w, u.expert.w2, row, &sum);
         *(uint4 *)(c.out + place * c.d + row) = bf16_of(sum);
@@ -265,77 +298,59 @@ static __device__ __forceinline__ product_job<S> job_of(const dk_moe &c, const u
                                                         const dk_matrix &w) {
     size_t tile_bytes = dk_tile_bytes(&w), rows = u.shared ? c.n : c.slots;
     product_job<S> j;
-    int tile = min((int)blockIdx.x, w.tiles - 1), next = min((int)blockIdx.x * 2, w.tiles - 1);
+#pragma unroll
+    for (int wg = 0; wg < S::WG; wg++) { /* behind the last tile: it again, for nothing */
+        int tile = min(DOWN ? (int)blockIdx.x * S::WG + wg : (int)blockIdx.x, w.tiles - 1);
+        const uint8_t *matrix = DOWN ? u.expert.w2 : wg ? u.expert.w3 : u.expert.w1;
+        j.tile[wg] = matrix + tile * tile_bytes;
+    }
     if (DOWN) {
-        j.tile[0] = u.expert.w2 + next * tile_bytes;
-        j.tile[1] = u.expert.w2 + min(next + 1, w.tiles - 1) * tile_bytes;
         j.x = u.shared ? c.mid_shared : c.mid;
     } else {
-        j.tile[0] = u.expert.w1 + tile * tile_bytes;
-        j.tile[1] = u.expert.w3 + tile * tile_bytes;
         j.x = u.shared ? c.x_shared : c.x_routed;
     }
     j.x += (size_t)u.first * DK_CHUNK;
     j.plane = rows * DK_CHUNK;
+    j.tensor = NULL;
+    j.group = j.row = 0;
     j.count = u.count;
     j.begin = 0;
     j.end = j.slice_chunks = w.chunks;
     return j;
 }
 
-/* Grid: tiles of rows, tiles of uses. Up: a tile of w1 and the same of w3; down: two tiles of w2.
- * The down product's blocks read weights while the up product still runs: its lists were ready
- * before that began. */
-template <class S, bool DOWN>
-static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) experts(dk_moe c) {
-    if (!DOWN) {
-        wait_for_predecessors();
-    }
-    let_successors_begin();
-    uses u = uses_of<S>(c);
-    const dk_matrix &w = DOWN ? u.shared ? c.shared_down : c.down : u.shared ? c.shared_up : c.up;
-    if (u.count <= 0) { /* all blocks of a cluster */
-        return;
-    }
-    ring r = open_ring<S>(w.format, columns_for<S>(u.count));
-    product_job<S> j = job_of<S, DOWN>(c, u, w);
-    if (threadIdx.x >= S::CONSUMERS) {
-        share_registers<S>(false);
-        if (threadIdx.x == S::CONSUMERS) {
-            produce<S>(r, j, w.format);
-        }
-        __syncwarp();
-    } else {
-        share_registers<S>(true);
-        if (w.format == DK_FP4) {
-            consume_uses<DK_FP4, S>(r, j);
-        } else {
-            consume_uses<DK_FP8, S>(r, j);
-        }
-        wait_for_predecessors();
-        consumers_sync<S>();
-        if (DOWN) {
-            finish_down<S>(c, r, u, w);
-        } else {
-            finish_up<S>(c, r, u, w);
-        }
-    }
-    if (S::PAIRED) {
-        cluster_meet();
-    }
+/* Room for a block's own rows; what is read behind them belongs to nobody. */
+static __host__ __device__ __forceinline__ int own_bytes(int chunks, int rows) {
+    return chunks * rows * 128 / RING_ALIGNMENT * RING_ALIGNMENT + 2 * RING_ALIGNMENT;
 }
 
-/* y = bf16(routed ones in ascending expert number, then the shared one). A thread takes 8 values.
- */
-static __global__ void __launch_bounds__(256) combine(dk_moe c) {
-    size_t i = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * 8;
-    let_successors_begin();
-    wait_for_predecessors();
-    if (i >= (size_t)c.n * c.d) {
-        return;
+/* x of `rows` tokens through Q8 into the block's shared memory: [piece of 8 values][row]. */
+template <class S>
+static __device__ __forceinline__ void fill_rows(const dk_moe &c, int first, int rows,
+                                                 uint8_t *own) {
+    int pieces = pieces_of(c.d);
+    for (int row = 0; row < rows; row++) {
+        const uint4 *x = (const uint4 *)(c.x + (size_t)(first + row) * c.d);
+        for (int at = 0; at < pieces; at += S::CONSUMERS) {
+            int i = at + threadIdx.x;
+            uint4 v = make_uint4(0, 0, 0, 0);
+            if (i * 8 < c.d) {
+                v = __ldg(x + i);
+            }
+            v = q8_piece(v);
+            if (i < pieces) {
+                *(uint4 *)(own + (i * rows + row) * 16) = v;
+            }
+        }
     }
-    size_t token = i / c.d, at = i % c.d;
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    consumers_sync<S>();
+}
+
+/* y = bf16(routed ones in ascending expert number, then the shared one), 8 values of a token. */
+static __device__ __forceinline__ void combine_piece(const dk_moe &c, size_t token, size_t at) {
     float sum[8] = {};
+#pragma unroll 7
     for (int j = 0; j <= c.top_k; j++) {
         uint4 v = __ldcg((const uint4 *)(c.out + (token * (c.top_k + 1) + j) * c.d + at));
         uint32_t w[4] = {v.x, v.y, v.z, v.w};
@@ -350,7 +365,85 @@ static __global__ void __launch_bounds__(256) combine(dk_moe c) {
     for (int p = 0; p < 4; p++) {
         w[p] = to_bf16(sum[2 * p]) | (uint32_t)to_bf16(sum[2 * p + 1]) << 16;
     }
-    *(uint4 *)(c.y + i) = make_uint4(w[0], w[1], w[2], w[3]);
+    *(uint4 *)(c.y + token * c.d + at) = make_uint4(w[0], w[1], w[2], w[3]);
+}
+
+/* Few tokens: the last of the blocks that have a tile of rows adds the experts up, which saves a
+ * launch. */
+template <class S> static __device__ __forceinline__ void combine_last(const dk_moe &c) {
+    static_assert(S::WG == 1, "one warp group");
+    unsigned all = (c.unlisted ? c.n * c.top_k : __ldcg(c.num_tiles)) + shared_tiles<S>(c);
+    if (!last_to_come(c.tickets + blockIdx.x, all)) {
+        return;
+    }
+    for (int i = threadIdx.x; i < c.n * DK_TILE_ROWS / 8; i += S::CONSUMERS) {
+        int at = blockIdx.x * DK_TILE_ROWS + i % 8 * 8;
+        if (at < c.d) {
+            combine_piece(c, i / 8, at);
+        }
+    }
+}
+
+/* Grid: tiles of rows, tiles of uses. Up: a tile of w1 and the same of w3; down: tiles of w2. The
+ * down product's blocks read weights while the up product still runs: its lists were ready before
+ * that began. */
+template <class S, bool DOWN>
+static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) experts(dk_moe c) {
+    if (!DOWN) {
+        wait_for_predecessors();
+    }
+    let_successors_begin();
+    uses u = uses_of<S>(c);
+    const dk_matrix &w = DOWN ? u.shared ? c.shared_down : c.down : u.shared ? c.shared_up : c.up;
+    if (u.count <= 0) { /* all blocks of a cluster */
+        return;
+    }
+    int rows = u.shared ? c.n : 1, ahead = S::OWN_ROWS ? own_bytes(w.chunks, rows) : 0;
+    ring r = open_ring<S>(w.format, columns_for<S>(u.count), ahead);
+    product_job<S> j = job_of<S, DOWN>(c, u, w);
+    if (threadIdx.x >= S::CONSUMERS) {
+        share_registers<S>(false);
+        if (threadIdx.x == S::CONSUMERS) {
+            produce<S>(r, j, w.format);
+        }
+        __syncwarp();
+    } else {
+        share_registers<S>(true);
+        own_rows own = {};
+        if (S::OWN_ROWS) {
+            int first = u.shared ? 0 : ((int)blockIdx.y - shared_tiles<S>(c)) / c.top_k;
+            fill_rows<S>(c, first, rows, r.at - ahead);
+            own = {own_descriptor_of(r.data - ahead, rows), rows * 8, rows};
+        }
+        if (w.format == DK_FP4) {
+            consume_uses<DK_FP4, S>(r, j, own);
+        } else {
+            consume_uses<DK_FP8, S>(r, j, own);
+        }
+        wait_for_predecessors();
+        consumers_sync<S>();
+        if (DOWN) {
+            finish_down<S>(c, r, u, w);
+        } else {
+            finish_up<S>(c, r, u, w);
+        }
+        if constexpr (DOWN && S::COLS == 8) {
+            combine_last<S>(c);
+        }
+    }
+    if (S::PAIRED) {
+        cluster_meet();
+    }
+}
+
+/* A thread takes 8 values. */
+static __global__ void __launch_bounds__(256) combine(dk_moe c) {
+    size_t i = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * 8;
+    let_successors_begin();
+    wait_for_predecessors();
+    if (i < (size_t)c.n * c.d) {
+        combine_piece(c, i / c.d, i % c.d);
+    }
 }
 
 /* ---- launches --------------------------------------------------------------------------------*/
@@ -358,29 +451,50 @@ static __global__ void __launch_bounds__(256) combine(dk_moe c) {
 template <class S, bool DOWN> static void launch(cudaStream_t s, const dk_moe &c) {
     const dk_matrix &routed = DOWN ? c.down : c.up, &shared = DOWN ? c.shared_down : c.shared_up;
     int tiles = max(routed.tiles, shared.tiles);
-    int along = DOWN ? (tiles + 1) / 2 : tiles;
+    int along = DOWN ? (tiles + S::WG - 1) / S::WG : tiles;
     along += S::PAIRED ? along % 2 : 0;
     size_t bytes =
-        shared_bytes<S>(max(dk_chunk_bytes(routed.format), dk_chunk_bytes(shared.format)));
+        shared_bytes<S>(max(dk_chunk_bytes(routed.format), dk_chunk_bytes(shared.format)),
+                        S::OWN_ROWS ? own_bytes(c.up.chunks, c.n) : 0);
     cudaFuncSetAttribute(experts<S, DOWN>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-    launch_overlapped(s, experts<S, DOWN>, dim3(along, shared_tiles<S>(c) + c.max_tiles),
+    launch_overlapped(s, experts<S, DOWN>,
+                      dim3(along, shared_tiles<S>(c) + (c.unlisted ? c.n * c.top_k : c.max_tiles)),
                       S::THREADS, bytes, S::PAIRED ? 2 : 1, c);
 }
 
+static void make_uses(cudaStream_t s, const dk_moe &c) {
+    launch_overlapped(s, make_lists, dim3(1), 1024, (size_t)c.num_experts * sizeof(int32_t), 1, c);
+    if (c.n > SPREAD_AT_ONCE) {
+        launch_overlapped(s, spread, dim3(c.n, (pieces_of(c.d) + 255) / 256), 256, 0, 1, c);
+    }
+}
+
+/* So few tokens seldom share an expert: every use reads it. Their x fits beside the ring. */
+enum { UNLISTED = 4, OWN_VALUES = 20480 };
+
 /* Routed experts are FP4 or FP8 matrices, and so is the shared one. */
 void dk_moe_run(cudaStream_t s, const dk_moe *m) {
-    launch_overlapped(s, make_lists, dim3(1), 1024, (size_t)m->num_experts * sizeof(int32_t), 1,
-                      *m);
-    if (m->n > SPREAD_AT_ONCE) {
-        launch_overlapped(s, spread, dim3(m->n, (pieces_of(m->d) + 255) / 256), 256, 0, 1, *m);
+    dk_moe c = *m;
+    c.unlisted = c.n <= UNLISTED && c.n * c.top_k <= c.num_experts && c.n * c.d <= OWN_VALUES;
+    if (!c.unlisted) {
+        make_uses(s, c);
     }
-    if (m->tile_rows == many_uses::COLS) {
-        launch<many_uses, false>(s, *m);
-        launch<many_uses, true>(s, *m);
+    if (c.n <= up_of_8::COLS && c.down.tiles <= DK_MOE_TICKETS) {
+        if (c.unlisted) {
+            launch<up_of_few, false>(s, c);
+        } else {
+            launch<up_of_8, false>(s, c);
+        }
+        launch<down_of_8, true>(s, c);
+        return;
+    }
+    if (c.tile_rows == many_uses::COLS) {
+        launch<many_uses, false>(s, c);
+        launch<many_uses, true>(s, c);
     } else {
-        launch<few_uses, false>(s, *m);
-        launch<few_uses, true>(s, *m);
+        launch<few_uses, false>(s, c);
+        launch<few_uses, true>(s, c);
     }
-    size_t cells = (size_t)m->n * m->d;
-    launch_overlapped(s, combine, dim3((unsigned)((cells / 8 + 255) / 256)), 256, 0, 1, *m);
+    size_t cells = (size_t)c.n * c.d;
+    launch_overlapped(s, combine, dim3((unsigned)((cells / 8 + 255) / 256)), 256, 0, 1, c);
 }

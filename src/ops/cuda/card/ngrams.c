@@ -194,21 +194,31 @@ static int engram_tokens(const engram_call *e) {
 /* What both ways share: weights, and scratch memory for `most` tokens at a time. */
 typedef struct engram_parts {
     const dk_bf16 *qw, *kw;
-    dk_matrix wkv;
-    dk_bf16 *prepared, *kv; /* of `most` rows, [most, (hc + 1) * d] */
+    dk_product wkv; /* of `most` prepared rows, with [most, (hc + 1) * d] */
 } engram_parts;
 
 static bool find_parts(di_card *c, const di_tensor *wkv, const di_tensor *q_weight,
                        const di_tensor *k_weight, size_t norm_bytes, size_t most, engram_parts *p) {
     p->qw = di_card_array(c, q_weight->data, norm_bytes);
     p->kw = di_card_array(c, k_weight->data, norm_bytes);
-    if (!p->qw || !p->kw || !di_card_matrix(c, wkv, &p->wkv)) {
+    p->wkv = (dk_product){.groups = 1};
+    if (!p->qw || !p->kw || !di_card_matrix(c, wkv, &p->wkv.w)) {
         return false;
     }
-    p->prepared =
-        di_card_scratch(c, DI_CARD_USE_X, dk_prepared_values(most, p->wkv.k), sizeof *p->prepared);
-    p->kv = di_card_scratch(c, DI_CARD_USE_Y, most, (size_t)p->wkv.rows * sizeof *p->kv);
-    return p->prepared && p->kv;
+    size_t m = (size_t)p->wkv.w.rows, values = dk_prepared_values(most, p->wkv.w.k);
+    p->wkv.prepared = di_card_scratch(c, DI_CARD_USE_X, values, sizeof(dk_bf16));
+    p->wkv.y =
+        (dk_result){.yb = di_card_scratch(c, DI_CARD_USE_Y, most, m * sizeof(dk_bf16)), .ldy = m};
+    return p->wkv.prepared && p->wkv.y.yb;
+}
+
+/* The prepared rows through wkv, and into the streams of their tokens. */
+static void add_rows(di_card *c, const engram_parts *p, int count, const int32_t *tokens, int hc,
+                     int d, float eps, di_bf16 *h) {
+    dk_product wkv = p->wkv;
+    wkv.n = count;
+    dk_multiply(c->stream, &wkv);
+    dk_engram_gate(c->stream, tokens, count, wkv.y.yb, p->qw, p->kw, hc, d, eps, h);
 }
 
 static void engram_picked(di_card *c, const engram_call *e, int n, size_t most,
@@ -231,11 +241,8 @@ static void engram_picked(di_card *c, const engram_call *e, int n, size_t most,
             break;
         }
         di_card_check(c, cudaMemcpyAsync(device, pinned, bytes, cudaMemcpyHostToDevice, c->stream));
-        dk_engram_rows(c->stream, device, device + code_bytes, b.count, (int)k, p->prepared);
-        dk_linear(c->stream, &p->wkv, p->prepared, b.count, 1,
-                  (dk_result){.yb = p->kv, .ldy = (size_t)p->wkv.rows});
-        dk_engram_gate(c->stream, (const int32_t *)(const void *)(device + tokens), b.count, p->kv,
-                       p->qw, p->kw, hc, d, eps, h);
+        dk_engram_rows(c->stream, device, device + code_bytes, b.count, (int)k, p->wkv.prepared);
+        add_rows(c, p, b.count, (const int32_t *)(const void *)(device + tokens), hc, d, eps, h);
     }
 }
 
@@ -262,10 +269,8 @@ static void engram_gathered(di_card *c, const di_card_table *table, const engram
             .tokens = list,
         };
         dk_gather_ngrams(c->stream, &r, count);
-        dk_engram_rows(c->stream, r.codes, r.scales, count, (int)k, p->prepared);
-        dk_linear(c->stream, &p->wkv, p->prepared, count, 1,
-                  (dk_result){.yb = p->kv, .ldy = (size_t)p->wkv.rows});
-        dk_engram_gate(c->stream, list, count, p->kv, p->qw, p->kw, hc, d, eps, h);
+        dk_engram_rows(c->stream, r.codes, r.scales, count, (int)k, p->wkv.prepared);
+        add_rows(c, p, count, list, hc, d, eps, h);
     }
 }
 

@@ -155,23 +155,25 @@ enum { ROWS_AT_ONCE = 8192 }; /* activation rows that wait prepared */
 /* Rows of x are [groups, k]; the product of each group with its share of w's rows. */
 static void multiply(di_card *c, const di_bf16 *x, int n, int groups, const di_tensor *w,
                      bool quantise, dk_result y) {
-    dk_matrix m;
-    if (!di_card_matrix(c, w, &m)) {
+    dk_product p = {.groups = groups, .quantise = quantise, .y = y};
+    if (!di_card_matrix(c, w, &p.w)) {
         return;
     }
+    size_t pitch = (size_t)groups * (size_t)p.w.k;
     for (int t = 0; t < n; t += ROWS_AT_ONCE) {
-        int rows = n - t < ROWS_AT_ONCE ? n - t : ROWS_AT_ONCE;
-        dk_bf16 *prepared = di_card_scratch(c, DI_CARD_USE_X,
-                                            dk_prepared_values((size_t)rows * (size_t)groups, m.k),
-                                            sizeof *prepared);
-        if (!prepared) {
-            return;
+        p.n = n - t < ROWS_AT_ONCE ? n - t : ROWS_AT_ONCE;
+        p.x = x + (size_t)t * pitch;
+        if (dk_prepares(&p)) {
+            size_t rows = (size_t)p.n * (size_t)groups;
+            p.prepared = di_card_scratch(c, DI_CARD_USE_X, dk_prepared_values(rows, p.w.k),
+                                         sizeof *p.prepared);
+            if (!p.prepared) {
+                return;
+            }
         }
-        dk_prepare(c->stream, x + (size_t)t * (size_t)groups * (size_t)m.k, rows, groups, m.k,
-                   quantise, prepared);
-        dk_linear(c->stream, &m, prepared, rows, groups, y);
-        y.yb = y.yb ? y.yb + (size_t)rows * y.ldy : NULL;
-        y.yf = y.yf ? y.yf + (size_t)rows * y.ldy : NULL;
+        dk_multiply(c->stream, &p);
+        p.y.yb = p.y.yb ? p.y.yb + (size_t)p.n * y.ldy : NULL;
+        p.y.yf = p.y.yf ? p.y.yf + (size_t)p.n * y.ldy : NULL;
     }
 }
 
@@ -531,6 +533,7 @@ void di_card_moe(di_backend *be, const di_bf16 *x, int n, const int32_t *experts
         .num_experts = num_experts,
         .d = (int)shared->w2.shape[0],
         .limit = limit,
+        .tickets = c->tickets + DI_CARD_TICKETS,
     };
     const di_expert *first = num_experts > 0 ? &table[0] : shared;
     if (n <= 0 || !di_card_enter(c, "moe")) {

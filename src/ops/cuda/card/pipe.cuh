@@ -3,6 +3,8 @@
 #ifndef DI_OPS_CUDA_PIPE_CUH
 #define DI_OPS_CUDA_PIPE_CUH
 
+#include <cuda.h> /* CUtensorMap alone: nothing of the driver is linked */
+
 #include "common.cuh"
 #include "launch.cuh"
 
@@ -83,6 +85,24 @@ __device__ __forceinline__ void bulk_copy_to_both(uint32_t to, const void *from,
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
                  ".multicast::cluster [%0], [%1], %2, [%3], %4;" ::"r"(to),
                  "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier), "h"((uint16_t)3)
+                 : "memory");
+}
+
+/* A box of a tensor: 64 values of some rows, pieces exchanged as common.cuh says; what lies outside
+ * becomes zeros, and counts. At value x of group y of row z. */
+__device__ __forceinline__ void tensor_copy(uint32_t to, const CUtensorMap *map, int x, int y,
+                                            int z, uint32_t barrier) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to),
+                 "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier)
+                 : "memory");
+}
+
+__device__ __forceinline__ void tensor_copy_to_both(uint32_t to, const CUtensorMap *map, int x,
+                                                    int y, int z, uint32_t barrier) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
+                 "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier), "h"((uint16_t)3)
                  : "memory");
 }
 

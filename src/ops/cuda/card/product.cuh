@@ -20,15 +20,18 @@
 #include "mma.cuh"
 #include "pipe.cuh"
 
-/* How a block is built that has WG tiles of weight rows and up to COLS activation rows. Where there
- * are many of these, two neighbouring blocks form a cluster and share what they read of them. */
-template <int COLS_, int WG_> struct block_shape {
+/* How a block is built that has WG tiles of weight rows and up to COLS activation rows, and of
+ * which BLOCKS fit a multiprocessor. PAIRED: two neighbouring blocks form a cluster and share what
+ * they read of the activations. OWN_ROWS: the block writes its activations to shared memory itself,
+ * once, and stages hold weights alone. */
+template <int COLS_, int WG_, int BLOCKS_, bool OWN_ROWS_ = false> struct block_shape {
     enum {
         COLS = COLS_,
         WG = WG_,
         CH = COLS <= 64 ? 2 : 1,
         PAIRED = COLS > 64,
-        BLOCKS = COLS <= 64 ? 4 / WG : 1, /* of a multiprocessor */
+        BLOCKS = BLOCKS_,
+        OWN_ROWS = OWN_ROWS_,
         CONSUMERS = WG * 128,
         /* With a whole warp group of producers the consumers can have its registers. */
         THREADS = CONSUMERS + (PAIRED ? 128 : 32),
@@ -39,8 +42,9 @@ template <int COLS_, int WG_> struct block_shape {
 
 enum { RING_ALIGNMENT = 1024, RING_MAX_STAGES = 12, SHARED_MAX = 227 * 1024 };
 
-/* Shared memory: barriers, then stages; when all is done, the tile of results in place of the
- * stages. A stage: CH times `columns` rows of activations, then the chunks of the block's tiles. */
+/* Shared memory: barriers, `ahead` bytes of the block's own, then stages; when all is done, the
+ * tile of results in place of the stages. A stage: CH times `columns` rows of activations (unless
+ * OWN_ROWS), then the chunks of the block's tiles. */
 struct ring {
     uint32_t full, empty; /* barriers: address of stage 0's */
     uint32_t data;
@@ -48,16 +52,20 @@ struct ring {
     int columns, stages, stage_bytes, weights_at;
 };
 
-/* Host and card agree on this. */
+/* Activations of a stage, and all of it. Host and card agree on this. */
+template <class S> DK_BOTH int stage_rows_bytes(int columns) {
+    return S::OWN_ROWS ? 0 : S::CH * columns * 128;
+}
+
 template <class S> DK_BOTH int stage_bytes(int columns, size_t chunk_bytes) {
-    int bytes = S::CH * (columns * 128 + S::WG * (int)chunk_bytes);
+    int bytes = stage_rows_bytes<S>(columns) + S::CH * S::WG * (int)chunk_bytes;
     return (bytes + RING_ALIGNMENT - 1) / RING_ALIGNMENT * RING_ALIGNMENT;
 }
 
 /* Dynamic shared memory of a block: what fits, but no more than the ring can use. */
-template <class S> static size_t shared_bytes(size_t chunk_bytes) {
+template <class S> static size_t shared_bytes(size_t chunk_bytes, int ahead = 0) {
     int most = SHARED_MAX / S::BLOCKS - (S::BLOCKS - 1) * 1024; /* the system takes 1 KB a block */
-    int ring = RING_MAX_STAGES * stage_bytes<S>(S::COLS, chunk_bytes) + 2 * RING_ALIGNMENT;
+    int ring = RING_MAX_STAGES * stage_bytes<S>(S::COLS, chunk_bytes) + 2 * RING_ALIGNMENT + ahead;
     return (size_t)(ring < most ? ring : most);
 }
 
@@ -67,19 +75,20 @@ __device__ __forceinline__ uint32_t dynamic_shared_bytes() {
     return bytes;
 }
 
-/* Called by all threads; ends with all barriers ready. */
-template <class S> __device__ __forceinline__ ring open_ring(dk_format format, int columns) {
+/* Called by all threads; ends with all barriers ready. ahead: a multiple of RING_ALIGNMENT. */
+template <class S>
+__device__ __forceinline__ ring open_ring(dk_format format, int columns, int ahead = 0) {
     extern __shared__ __align__(1024) uint8_t dynamic_shared[];
     ring r;
     uint32_t base = shared_address(dynamic_shared);
     uint32_t aligned = (base + RING_ALIGNMENT - 1) / RING_ALIGNMENT * RING_ALIGNMENT;
     r.full = aligned;
     r.empty = aligned + RING_MAX_STAGES * 8;
-    r.data = aligned + RING_ALIGNMENT;
+    r.data = aligned + RING_ALIGNMENT + ahead;
     r.at = dynamic_shared + (r.data - base);
     r.stage_bytes = stage_bytes<S>(columns, dk_chunk_bytes(format));
     r.columns = columns;
-    r.weights_at = S::CH * columns * 128;
+    r.weights_at = stage_rows_bytes<S>(columns);
     int room = (int)(dynamic_shared_bytes() - (r.data - base));
     r.stages = min(room / r.stage_bytes, (int)RING_MAX_STAGES);
     if (threadIdx.x == 0) {
@@ -97,12 +106,20 @@ template <class S> __device__ __forceinline__ ring open_ring(dk_format format, i
     return r;
 }
 
-/* One block's work: chunks [begin, end) of its tiles and of `count` rows of activations. */
+/* One block's work: chunks [begin, end) of its tiles and of `count` rows of activations. These are
+ * prepared, or lie as a tensor in memory; then a whole tile of rows is brought, some of them from
+ * outside. */
 template <class S> struct product_job {
     const uint8_t *tile[S::WG];          /* chunk 0 */
     const dk_bf16 *x;                    /* plane 0 of the first row */
     size_t plane;                        /* values from one plane to the next */
+    const CUtensorMap *tensor;           /* or NULL */
+    int group, row;                      /* of the tensor */
     int count, begin, end, slice_chunks; /* slices begin at multiples of slice_chunks */
+
+    __device__ __forceinline__ int rows() const {
+        return tensor ? (int)S::COLS : count;
+    }
 };
 
 /* Registers go from a paired block's producers to its consumers. */
@@ -125,11 +142,15 @@ __device__ __forceinline__ void load_weights(const ring &r, const product_job<S>
     int chunks = min((int)S::CH, j.end - chunk);
     uint32_t bytes = chunks * chunk_bytes, barrier = r.full + stage * 8;
     uint32_t to = r.data + stage * r.stage_bytes + r.weights_at;
-    barrier_expect(barrier, S::WG * bytes + chunks * j.count * 128);
+    barrier_expect(barrier, S::WG * bytes + (S::OWN_ROWS ? 0 : chunks * j.rows() * 128));
 #pragma unroll
     for (int wg = 0; wg < S::WG; wg++) {
-        bulk_copy_once(to + wg * S::CH * chunk_bytes, j.tile[wg] + (size_t)chunk * chunk_bytes,
-                       bytes, barrier);
+        const uint8_t *from = j.tile[wg] + (size_t)chunk * chunk_bytes;
+        if (S::PAIRED) { /* other tiles of rows come back to them */
+            bulk_copy(to + wg * S::CH * chunk_bytes, from, bytes, barrier);
+        } else {
+            bulk_copy_once(to + wg * S::CH * chunk_bytes, from, bytes, barrier);
+        }
     }
 }
 
@@ -137,19 +158,25 @@ template <class S>
 __device__ __forceinline__ void load_rows(const ring &r, const product_job<S> &j, int stage,
                                           int chunk) {
 
-    int chunks = min((int)S::CH, j.end - chunk), first = 0, rows = j.count;
+    int chunks = min((int)S::CH, j.end - chunk), first = 0, rows = j.rows();
     if (S::PAIRED) { /* each block of the pair brings half, to both */
-        int half = (j.count + 1) / 2;
+        int half = (rows + 1) / 2;
         first = cluster_rank() ? half : 0;
-        rows = cluster_rank() ? j.count - half : half;
+        rows = cluster_rank() ? rows - half : half;
     }
     for (int i = 0; i < chunks && rows > 0; i++) {
         uint32_t to = r.data + stage * r.stage_bytes + (i * r.columns + first) * 128;
+        uint32_t barrier = r.full + stage * 8;
         const dk_bf16 *from = j.x + (size_t)(chunk + i) * j.plane + first * DK_CHUNK;
-        if (S::PAIRED) {
-            bulk_copy_to_both(to, from, rows * 128, r.full + stage * 8);
+        int value = (chunk + i) * DK_CHUNK;
+        if (j.tensor && S::PAIRED) {
+            tensor_copy_to_both(to, j.tensor, value, j.group, j.row + first, barrier);
+        } else if (j.tensor) {
+            tensor_copy(to, j.tensor, value, j.group, j.row, barrier);
+        } else if (S::PAIRED) {
+            bulk_copy_to_both(to, from, rows * 128, barrier);
         } else {
-            bulk_copy(to, from, rows * 128, r.full + stage * 8);
+            bulk_copy(to, from, rows * 128, barrier);
         }
     }
 }
@@ -163,15 +190,19 @@ __device__ __forceinline__ void produce(const ring &r, const product_job<S> &j, 
     for (int i = 0; i < early; i++) {
         load_weights<S>(r, j, i, j.begin + i * S::CH, chunk_bytes);
     }
-    wait_for_predecessors();
-    for (int i = 0; i < early; i++) {
-        load_rows<S>(r, j, i, j.begin + i * S::CH);
+    if (!S::OWN_ROWS) {
+        wait_for_predecessors();
+        for (int i = 0; i < early; i++) {
+            load_rows<S>(r, j, i, j.begin + i * S::CH);
+        }
     }
     int stage = 0, parity = 0;
     for (int i = early; i < loads; i++) {
         barrier_wait(r.empty + stage * 8, parity);
         load_weights<S>(r, j, stage, j.begin + i * S::CH, chunk_bytes);
-        load_rows<S>(r, j, stage, j.begin + i * S::CH);
+        if (!S::OWN_ROWS) {
+            load_rows<S>(r, j, stage, j.begin + i * S::CH);
+        }
         if (++stage == r.stages) {
             stage = 0;
             parity ^= 1;
@@ -192,13 +223,20 @@ template <bool PAIRED> __device__ __forceinline__ void release_stage(const ring 
     }
 }
 
+/* Activations that a block has brought itself: their descriptor, and the step from one chunk to the
+ * next and from one step of 16 values to the next, both as in descriptors. */
+struct own_rows {
+    uint32_t first;
+    int chunk, step;
+};
+
 /* The sums of one tile by N columns, in acc. SLICED: several slices, added up in total instead.
  * Everything about the ring but its base is known to the compiler here. */
 template <int F, int N, class S, bool SLICED>
-__device__ __forceinline__ void consume(const ring &r, const product_job<S> &j,
+__device__ __forceinline__ void consume(const ring &r, const product_job<S> &j, own_rows own,
                                         float (&acc)[N / 8][4], float (&total)[N / 8][4]) {
     constexpr int chunk_bytes = (int)dk_chunk_bytes((dk_format)F);
-    constexpr int bytes = stage_bytes<S>(N, chunk_bytes), at = S::CH * N * 128;
+    constexpr int bytes = stage_bytes<S>(N, chunk_bytes), at = stage_rows_bytes<S>(N);
     int wg = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
     const uint8_t *weights = r.at + at + wg * S::CH * chunk_bytes;
     uint32_t rows = descriptor_of(r.data);
@@ -224,8 +262,13 @@ __device__ __forceinline__ void consume(const ring &r, const product_job<S> &j,
                 raw_codes<F> raw;
                 raw.load(weights + stage * bytes + in * chunk_bytes, warp, lane);
                 raw.decode(a[u]);
-                mma_chunk<N>(acc, a[u], rows + (stage * (bytes / 16) + in * N * 8),
-                             u == 0 && chunk == begin);
+                bool first = u == 0 && chunk == begin;
+                if constexpr (S::OWN_ROWS) {
+                    mma_own_chunk(acc, a[u], own.first + (chunk + u - j.begin) * own.chunk,
+                                  own.step, first);
+                } else {
+                    mma_chunk<N>(acc, a[u], rows + (stage * (bytes / 16) + in * N * 8), first);
+                }
                 mma_wait<1>(); /* the chunk before is done */
                 if (single || u == 0) {
                     if (before >= 0) {
@@ -253,6 +296,38 @@ template <class S> __device__ __forceinline__ void consumers_sync() {
     asm volatile("bar.sync 1, %0;" ::"r"((int)S::CONSUMERS) : "memory");
 }
 
+/* Whether one of a warp group's threads says yes: a barrier of the group. */
+static __device__ __forceinline__ bool group_any(bool yes) {
+    int any;
+    asm volatile("{\n\t.reg .pred p, q;\n\t"
+                 "setp.ne.b32 p, %2, 0;\n\t"
+                 "barrier.cta.red.or.pred q, %1, 128, p;\n\t"
+                 "selp.b32 %0, 1, 0, q;\n\t}"
+                 : "=r"(any)
+                 : "r"(2 + (int)threadIdx.x / 128), "r"((int)yes)
+                 : "memory");
+    return any;
+}
+
+/* Counts a warp group that has written its part to memory. True in the last of `all`: it sees what
+ * the others have written, and the ticket is zero again. */
+__device__ __forceinline__ bool last_to_come(unsigned *ticket, unsigned all) {
+    bool last = false;
+    group_any(false);
+    if (threadIdx.x % 128 == 0) {
+        unsigned before;
+        asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;"
+                     : "=r"(before)
+                     : "l"(__cvta_generic_to_global(ticket))
+                     : "memory");
+        last = before == all - 1;
+        if (last) {
+            *ticket = 0;
+        }
+    }
+    return group_any(last);
+}
+
 /* Sums to shared memory, [column][row of the block]. */
 template <int N, class S>
 __device__ __forceinline__ void put_results(const ring &r, const float (&sum)[N / 8][4]) {
@@ -271,14 +346,15 @@ __device__ __forceinline__ void put_results(const ring &r, const float (&sum)[N 
 }
 
 template <int F, int N, class S, bool SLICED>
-__device__ __forceinline__ void consume_columns(const ring &r, const product_job<S> &j) {
+__device__ __forceinline__ void consume_columns(const ring &r, const product_job<S> &j,
+                                                own_rows own = {}) {
     float acc[N / 8][4];
     if constexpr (SLICED) {
         float total[N / 8][4];
-        consume<F, N, S, true>(r, j, acc, total);
+        consume<F, N, S, true>(r, j, own, acc, total);
         put_results<N, S>(r, total);
     } else {
-        consume<F, N, S, false>(r, j, acc, acc);
+        consume<F, N, S, false>(r, j, own, acc, acc);
         put_results<N, S>(r, acc);
     }
 }
