@@ -118,6 +118,38 @@ static bool is_all_but_words(const di_terms *t, const di_term_node *all) {
     return true;
 }
 
+/* Whether any text may come before what it asks for: a pattern that is searched, with or without a
+ * least length. */
+static bool is_search(const di_terms *t, di_term x) {
+    const di_term_node *n = &t->nodes[x];
+    bool found = false;
+    switch (n->kind) {
+    case DI_KIND_CAT:
+        return n->a == DI_TERM_TEXT && !(t->nodes[n->b].flags & DI_TERM_INEXACT);
+    case DI_KIND_ALT:
+        for (uint32_t i = 0; i < n->b && !found; i++) {
+            found = is_search(t, t->list[n->a + i]);
+        }
+        return found;
+    case DI_KIND_AND:
+        for (uint32_t i = 0; i < n->b; i++) {
+            di_term y = t->list[n->a + i];
+            const di_term_node *part = &t->nodes[y];
+            if (part->kind == DI_KIND_REPEAT && part->a == DI_TERM_CHAR &&
+                part->c == DI_TERM_UNBOUNDED) {
+                continue;
+            }
+            if (found || !is_search(t, y)) {
+                return false;
+            }
+            found = true;
+        }
+        return found;
+    default:
+        return false;
+    }
+}
+
 /* The mask of plain tokens that all may come inside this term, NULL if it must be found out token
  * by token. */
 static const uint32_t *plain_tokens(di_terms *t, const di_vocab *v, di_term x) {
@@ -132,7 +164,7 @@ static const uint32_t *plain_tokens(di_terms *t, const di_vocab *v, di_term x) {
     if (text->kind == DI_KIND_KEY && t->hooks.open) {
         return t->hooks.open(t->hooks.context, n->a) ? v->plain[DI_VOCAB_PLAIN_CHARS] : NULL;
     }
-    if (text->kind == DI_KIND_AND && is_all_but_words(t, text)) {
+    if ((text->kind == DI_KIND_AND && is_all_but_words(t, text)) || is_search(t, n->a)) {
         return v->plain[DI_VOCAB_PLAIN_CHARS];
     }
     return is_open(t, n->a) ? v->plain[DI_VOCAB_PLAIN_CHARS] : NULL;

@@ -151,6 +151,11 @@ static void test_masks_of_texts(void **state) {
          "{\"snake_case\":1,\"b2\":\"text\"}"},
         {DI_GRAMMAR_JSON_SCHEMA, "{\"format\":\"uri\",\"type\":\"string\"}",
          "\"https://example.org/a?b=c#d\""},
+        {DI_GRAMMAR_JSON_SCHEMA,
+         "{\"type\":\"string\",\"pattern\":\"\\\\d+-[a-f0-9]*-[a-f]{24}\",\"minLength\":35}",
+         "\"1-60f6f7-abcdefabcdefabcdefabcdef and more\""},
+        {DI_GRAMMAR_JSON_SCHEMA, "{\"type\":\"string\",\"pattern\":\"(a|b)c$\",\"minLength\":9}",
+         "\"abcabc to the bc\""},
         {DI_GRAMMAR_JSON_SCHEMA, "{}", "{\"any\":[\"thing\",{\"at\":\"all\"},-1.5e3,null]}"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
