@@ -268,7 +268,9 @@ static __device__ __forceinline__ void finish_matrix(const dk_mix &c, int t, con
     __syncwarp();
     soften(comb, hc, c.hc_eps);
     if (hc == 4) {
-        comb[lane] = rounds_of_four(comb[lane % 16], c);
+        float value = comb[lane % 16]; /* which another lane writes */
+        __syncwarp();
+        comb[lane] = rounds_of_four(value, c);
         __syncwarp();
     } else {
         normalise(comb, hc, false, c.hc_eps, 0);
