@@ -299,9 +299,11 @@ def test_a_deadline_ends_an_answer_early(_):
 
 @test
 def test_what_can_never_fit_is_refused_at_once(_):
-    (answer,) = objects(deepinfer("generate", *FLAGS, "--max-model-len", 100,
-                                  stdin=lines({"prompt": "a", "max_tokens": 99})).out)
-    assert "max_tokens is 99" in answer["error"]["message"], answer
+    fits, answer = objects(deepinfer("generate", *FLAGS, "--max-model-len", 100,
+                                     stdin=lines({"prompt": "a", "max_tokens": 99},
+                                                 {"prompt": "a", "max_tokens": 100})).out)
+    assert "error" not in fits, fits  # two tokens and 99, the last of which needs no place
+    assert "max_tokens is 100" in answer["error"]["message"], answer
 
 
 # ---- resuming ----
