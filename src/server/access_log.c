@@ -146,6 +146,7 @@ void di_access_log_write(di_access_log *log, const di_access_entry *e) {
         text(&w, "finish", e->finish);
     }
     text(&w, "traceparent", e->traceparent);
+    text(&w, "tracestate", e->tracestate);
     di_write_close(&w, '}');
     bool ok = !w.failed && di_buffer_append(&line, "\n", 1, NULL);
     pthread_mutex_lock(&log->lock);

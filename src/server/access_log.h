@@ -20,7 +20,8 @@ bool di_access_log_reopen(di_access_log *log, di_error *err);
 
 /* Texts may be "" and then are left out; tokens are left out below zero. */
 typedef struct di_access_entry {
-    const char *request_id, *client, *key_id, *method, *path, *model, *traceparent, *finish;
+    const char *request_id, *client, *key_id, *method, *path, *model, *traceparent, *tracestate,
+        *finish;
     int status;
     bool stream;
     size_t bytes; /* of the body that was sent */

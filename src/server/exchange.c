@@ -109,6 +109,28 @@ static const char *header(const di_exchange *x, const char *name) {
     return x->header ? x->header(x->context, name) : NULL;
 }
 
+static bool printable(const char *text) {
+    for (; *text; text++) {
+        if (*text < ' ' || *text > '~') {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The trace that the request is part of (W3C Trace Context). What vendors add is worth nothing
+ * without the trace itself. */
+static void take_trace(di_exchange *x) {
+    const char *trace = header(x, "traceparent"), *state = header(x, "tracestate");
+    if (!trace || strlen(trace) != 55 || strspn(trace, "0123456789abcdef-") != 55) {
+        return;
+    }
+    memcpy(x->traceparent, trace, 56);
+    if (state && strlen(state) < sizeof x->tracestate && printable(state)) {
+        memcpy(x->tracestate, state, strlen(state) + 1);
+    }
+}
+
 /* A client's id is taken if it is short and harmless, for it goes into logs. */
 static void name_request(di_exchange *x) {
     const char *given = header(x, "X-Request-Id");
@@ -122,10 +144,7 @@ static void name_request(di_exchange *x) {
     } else {
         di_random_id("req_", 24, x->request_id, sizeof x->request_id);
     }
-    const char *trace = header(x, "traceparent");
-    if (trace && strlen(trace) == 55 && strspn(trace, "0123456789abcdef-") == 55) {
-        memcpy(x->traceparent, trace, 56);
-    }
+    take_trace(x);
 }
 
 static bool path_matches(const char *pattern, const char *path, const char **rest) {

@@ -30,7 +30,7 @@ struct di_exchange {
     struct di_server *server;
     const di_route *route; /* NULL: nothing is there */
     di_shape shape;
-    char request_id[DI_REQUEST_ID_BYTES], traceparent[64];
+    char request_id[DI_REQUEST_ID_BYTES], traceparent[64], tracestate[513];
     char method[12], path[256]; /* cut, for the log */
     const char *rest;           /* of the path, where the route has a '*' */
     double arrived, whole;      /* when the header was there, and the body */

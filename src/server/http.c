@@ -68,6 +68,9 @@ static void add_common(const visit *v, struct MHD_Response *response) {
     if (v->x.traceparent[0]) {
         MHD_add_response_header(response, "traceparent", v->x.traceparent);
     }
+    if (v->x.tracestate[0]) {
+        MHD_add_response_header(response, "tracestate", v->x.tracestate);
+    }
 }
 
 static void add_headers(const di_reply *r, struct MHD_Response *response) {
@@ -384,6 +387,7 @@ static void log_visit(const visit *v, int status) {
         .path = x->path,
         .model = x->model_text,
         .traceparent = x->traceparent,
+        .tracestate = x->tracestate,
         .status = status,
         .bytes = v->sent,
         .seconds = di_now() - x->arrived,

@@ -177,8 +177,9 @@ def test_access_log_tells_all_but_the_prompt(folder):
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     with demo("--access-log", log) as s:
         status, h, _ = s.request("POST", PATH, chat("my secret words", max_tokens=4),
-                                 {"X-Request-Id": "abc-1", "traceparent": trace})
+                                 {"X-Request-Id": "abc-1", "traceparent": trace, "tracestate": "a=1,b@c=2"})
         assert (status, h["X-Request-Id"], h["traceparent"]) == (200, "abc-1", trace)
+        assert h["tracestate"] == "a=1,b@c=2"
         status, h, _ = s.request("GET", "/nothing?secret", None, {"X-Request-Id": 'x" y\x7f'})
         assert status == 404 and h["X-Request-Id"].startswith("req_")
         while log.read_text().count("\n") < 2:  # a line is written when its answer is on its way
@@ -190,11 +191,21 @@ def test_access_log_tells_all_but_the_prompt(folder):
         s.get("/health")
     lines = [json.loads(line) for line in moved.read_text().splitlines()]
     assert lines[0]["request_id"] == "abc-1" and lines[0]["traceparent"] == trace
+    assert lines[0]["tracestate"] == "a=1,b@c=2"
     assert lines[0]["completion_tokens"] == 4 and lines[0]["finish"] == "length"
     assert lines[0]["ttft_seconds"] > 0 and lines[0]["seconds"] >= lines[0]["ttft_seconds"]
     assert lines[1]["status"] == 404 and lines[1]["path"] == "/nothing"
     assert "secret" not in moved.read_text()
     assert json.loads(log.read_text())["path"] == "/health"
+
+
+@test
+def test_a_trace_that_is_none_does_not_come_back(_):
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    with demo() as s:
+        for given in ({"tracestate": "a=1"}, {"traceparent": trace, "tracestate": "a" * 600},
+                      {"traceparent": trace[:-1], "tracestate": "a=1"}):
+            assert "tracestate" not in s.request("GET", "/health", None, given)[1], given
 
 
 # ---- ending -------------------------------------------------------------------------------------
