@@ -16,7 +16,8 @@ static const double trial_share = 0.005;          /* of the time */
 static const double least_gain = 1.01;    /* for which drafts are begun; for any they go on */
 static const int64_t least_context = 64;  /* tokens of it, for drafts to be worth looking at */
 static const double context_share = 0.02; /* of a step, that keeping it is taken to cost */
-static const int most_vain_turns = 64, most_probe_rounds = 6;
+static const int least_vain = 96, most_vain = 1024, most_probe_rounds = 6;
+static const double vain_share = 0.25; /* of the turns in which drafts paid */
 static const double probe_share = 0.0025, most_patience = 4;
 static const double rate_fade = 0.99;
 static const uint64_t control_every = 2048, control_again = 64;
@@ -28,7 +29,7 @@ static const double patience_without_new = 2; /* before an answer is asked in th
 bool di_pricer_create(di_pricer *p, const di_pricer_options *o, di_error *err) {
     size_t seqs = (size_t)o->max_num_seqs, drafts = seqs * (size_t)o->num_drafts;
     *p = (di_pricer){.o = *o, .profile_rounds = prior_rounds, .patience = 1};
-    p->vain_turns = most_vain_turns; /* nothing has paid yet */
+    p->vain_turns = least_vain; /* nothing has paid yet */
     double survival = 1;
     for (int j = 0; j < o->num_drafts; j++) {
         p->profile[j] = (float)(survival *= prior_acceptance);
@@ -408,14 +409,22 @@ static int believe(di_pricer *p, int chosen, int n) {
     return 0;
 }
 
-/* Drafts have to pay for nobody for a while before everybody's context goes. */
+/* Turns in which drafts may pay for nobody before everybody's context goes: more, if they have paid
+ * for long, for then it is likely to be chance. */
+static int patience_in_vain(const di_pricer *p) {
+    double turns = vain_share * p->paid_turns;
+    return turns < least_vain ? least_vain : turns > most_vain ? most_vain : (int)turns;
+}
+
 static void settle(di_pricer *p, int chosen) {
     if (chosen > 0) {
         p->idle = p->probing = false;
         p->vain_turns = 0;
         p->patience = 1;
-    } else if (!p->idle && ++p->vain_turns > most_vain_turns) {
+        p->paid_turns++;
+    } else if (!p->idle && ++p->vain_turns > patience_in_vain(p)) {
         p->idle = true;
+        p->paid_turns = 0;
         p->since_trial = 0;
         p->probe_cost = most_probe_rounds * di_cost_draft(&p->cost, 1);
     }

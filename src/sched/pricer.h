@@ -74,6 +74,7 @@ typedef struct di_pricer {
     int control_left;       /* turns without drafts that are still to come */
     bool idle;              /* drafts pay for nobody: no context is kept but the probe's */
     int vain_turns;         /* in which they paid for nobody, since they last did */
+    double paid_turns;      /* in which they paid for somebody, since they last were idle */
     bool probing;           /* some job is the probe */
     int probe_rounds;       /* that it has had drafts */
     uint64_t probe_seen;    /* turn in which it last had a row */
