@@ -214,6 +214,9 @@ static bool read_choice(di_schema *s, choice *c) {
                   .schema = di_doc_member(&s->doc, 0, names[1]),
                   .regex = di_doc_member(&s->doc, 0, names[2]),
                   .lenient = lenient != DI_DOC_NONE && s->doc.nodes[lenient].type == DI_DOC_TRUE};
+    if (lenient != DI_DOC_NONE && !c->lenient && s->doc.nodes[lenient].type != DI_DOC_FALSE) {
+        return schema_fail(s, DI_ERR_ARGUMENT, lenient, "must be true or false");
+    }
     if (c->tools == DI_DOC_NONE) {
         return schema_fail(s, DI_ERR_ARGUMENT, 0, "\"tools\" is missing");
     }

@@ -258,6 +258,8 @@ static void test_bad_choices_are_refused_by_place(void **state) {
         {"{\"tools\":[{\"name\":\"a\"}],\"schema\":false}", "#/schema: the schema allows no value"},
         {"{\"tools\":[],\"schema\":true}", "#/tools: must be an array of 1"},
         {"{\"tools\":[{\"name\":\"a\"}],\"schema\":true,\"more\":1}", "#/more: is none of"},
+        {"{\"tools\":[{\"name\":\"a\"}],\"schema\":true,\"lenient\":1}",
+         "#/lenient: must be true or false"},
         {"{\"tools\":[{\"name\":\"a\"}],\"schema\":{\"properties\":{\"x\":{\"type\":1}}}}",
          "#/schema/properties/x/type"},
     };
