@@ -11,7 +11,7 @@
 static di_vocab *v;
 
 /* Of the processor; sanitizers are slow, and ten times the promise is still no hang. */
-#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+#ifdef DI_DEBUG
 enum { SECONDS = 10, MEGABYTES = 200 };
 #else
 enum { SECONDS = 1, MEGABYTES = 200 };

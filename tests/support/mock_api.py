@@ -58,6 +58,10 @@ class Mock(ThreadingHTTPServer):
     def __init__(self, key=None):
         super().__init__(("127.0.0.1", 0), Handler)
         self.key, self.asked, self.left = key, [], 0
+        # Cleared, they hold back what comes behind the thinking, and the end of the answer.
+        self.thought, self.answered = threading.Event(), threading.Event()
+        self.thought.set()
+        self.answered.set()
         self.url = f"http://127.0.0.1:{self.server_address[1]}/"
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
@@ -137,6 +141,7 @@ class Handler(BaseHTTPRequestHandler):
                 self.event({"reasoning_content": word + " "})
                 count += 1
                 time.sleep(0.05)
+            self.server.thought.wait()
         if said.startswith("slow"):
             for i in range(100000):
                 self.event({"content": f"word{i} "})
@@ -157,6 +162,7 @@ class Handler(BaseHTTPRequestHandler):
         if said.startswith("break"):
             self.close_connection = True
             return self.send("")
+        self.server.answered.wait()
         self.event({}, "stop")
         usage = {"prompt_tokens": 5, "completion_tokens": count, "total_tokens": 5 + count}
         # Cut in the middle of an event, as networks do.
