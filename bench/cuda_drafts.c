@@ -46,28 +46,6 @@ static struct {
 
 /* ---- measuring --------------------------------------------------------------------------------*/
 
-/* STEPS steps of n sequences with so many rows each; of one. */
-static double steps_of(int n, int rows_each) {
-    static di_model_rows rows[MAX_BATCH];
-    const di_queue_ops *queue = w.be->ops->queue;
-    di_error err;
-    double begin, end;
-    queue->begin(w.be, 0);
-    for (int step = 0; step < STEPS; step++) {
-        for (int i = 0; i < n; i++) {
-            rows[i] = di_model_next_rows(&seqs[i], w.tokens + (ptrdiff_t)i * 64, rows_each);
-            rows[i].num_logits = rows_each;
-        }
-        wide_check(di_model_queue(w.model, rows, n, NULL, NULL, &err), &err);
-        for (int i = 0; i < n; i++) {
-            seqs[i].len += rows_each;
-        }
-    }
-    queue->end(w.be, 0);
-    wide_check(queue->wait(w.be, 0, &begin, &end, &err), &err);
-    return (end - begin) / STEPS;
-}
-
 /* A round of drafts of n sequences. */
 typedef struct drafting {
     di_draw_memory draws;
@@ -108,7 +86,7 @@ static void measure(int b) {
         &err);
     for (int run = 0; run <= RUNS; run++) {
         for (int k = 0; k <= DRAFTS; k++) {
-            keep_best(&measured[b].step[k], run, steps_of(n, 1 + k));
+            keep_best(&measured[b].step[k], run, wide_steps(&w, seqs, n, 1 + k, STEPS));
         }
     }
     for (int i = 0; i < n; i++) {

@@ -71,29 +71,6 @@ static double bytes_of_step(int n, int64_t context) {
 
 /* ---- decoding ---------------------------------------------------------------------------------*/
 
-/* Seconds of a step in which each of n sequences gets a token, on average over STEPS of them that
- * are queued one behind the other. */
-static double decode_steps(di_seq *seqs, int n) {
-    static di_model_rows rows[MAX_BATCH];
-    const di_queue_ops *queue = w.be->ops->queue;
-    di_error err;
-    double begin, end;
-    queue->begin(w.be, 0);
-    for (int step = 0; step < STEPS; step++) {
-        for (int i = 0; i < n; i++) {
-            rows[i] = di_model_next_rows(&seqs[i], w.tokens + (ptrdiff_t)i * 64, 1);
-            rows[i].num_logits = 1;
-        }
-        wide_check(di_model_queue(w.model, rows, n, NULL, NULL, &err), &err);
-        for (int i = 0; i < n; i++) {
-            seqs[i].len++;
-        }
-    }
-    queue->end(w.be, 0);
-    wide_check(queue->wait(w.be, 0, &begin, &end, &err), &err);
-    return (end - begin) / STEPS;
-}
-
 /* Seconds of the head's product of n rows. */
 static double head_alone(int n) {
     const di_queue_ops *queue = w.be->ops->queue;
@@ -117,7 +94,7 @@ static double head_alone(int n) {
 static void decode(di_seq *seqs, int n, int64_t context) {
     double layers = w.weights.config.num_hidden_layers, took = 1, head = head_alone(n);
     for (int run = 0; run <= RUNS; run++) { /* the first one records */
-        double seconds = decode_steps(seqs, n);
+        double seconds = wide_steps(&w, seqs, n, 1, STEPS);
         took = run > 0 && seconds < took ? seconds : took;
     }
     double floor = bytes_of_step(n, context) / w.bandwidth;

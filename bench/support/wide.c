@@ -370,3 +370,24 @@ void wide_close(wide *w) {
     di_free(w->tokens);
     w->be->ops->destroy(w->be);
 }
+
+double wide_steps(wide *w, di_seq *seqs, int n, int rows_each, int steps) {
+    static di_model_rows rows[WIDE_MOST_SEQS];
+    const di_queue_ops *queue = w->be->ops->queue;
+    di_error err;
+    double begin, end;
+    queue->begin(w->be, 0);
+    for (int step = 0; step < steps; step++) {
+        for (int i = 0; i < n; i++) {
+            rows[i] = di_model_next_rows(&seqs[i], w->tokens + (ptrdiff_t)i * 64, rows_each);
+            rows[i].num_logits = rows_each;
+        }
+        wide_check(di_model_queue(w->model, rows, n, NULL, NULL, &err), &err);
+        for (int i = 0; i < n; i++) {
+            seqs[i].len += rows_each;
+        }
+    }
+    queue->end(w->be, 0);
+    wide_check(queue->wait(w->be, 0, &begin, &end, &err), &err);
+    return (end - begin) / steps;
+}

@@ -51,4 +51,10 @@ double wide_prefill(wide *w, di_seq *seq, int64_t n);
 /* Opens another sequence with the same state in memory of its own. */
 void wide_copy_sequence(wide *w, di_seq *to, const di_seq *from);
 
+enum { WIDE_MOST_SEQS = 256 };
+
+/* Seconds of a step in which each of n sequences, WIDE_MOST_SEQS at most, has so many rows, on
+ * average over `steps` of them that are queued one behind the other. */
+double wide_steps(wide *w, di_seq *seqs, int n, int rows_each, int steps);
+
 #endif
