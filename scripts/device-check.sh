@@ -119,7 +119,7 @@ run_checks() {
     if [ -n "$sanitize" ]; then
         for tool in memcheck racecheck; do
             for program in test_cpu test_cpu_state; do
-                check "$tool of $program" env TEST_BACKEND=cuda compute-sanitizer --tool $tool \
+                CHECK_TIMEOUT=600 check "$tool of $program" env TEST_BACKEND=cuda compute-sanitizer --tool $tool \
                     --error-exitcode 9 "$here/bin/$program"
             done
         done
