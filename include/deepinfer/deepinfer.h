@@ -309,7 +309,7 @@ DI_API void di_queue_destroy(di_queue *queue);
 /* Accepts a request: its number (never 0), or 0 with DI_ERR_ARGUMENT when a parameter is out of
  * range, the prompt is empty or broken, an id is not in the vocabulary, or prompt and max_tokens
  * can never fit; with DI_ERR_BUSY when max_queue are under way. An accepted request gives each of
- * its n answers exactly one last output. */
+ * its n answers exactly one last output; it is under way until that of the last can be read. */
 DI_API uint64_t di_submit(di_engine *engine, di_queue *queue, const di_prompt *prompt,
                           const di_request_params *params, void *tag, di_error *err);
 

@@ -59,7 +59,7 @@ struct di_engine {
     bool cancels;  /* some live request has been cancelled */
     bool compiled; /* some grammar is done */
     bool closing;
-    int num_requests; /* accepted and not retired */
+    int num_requests; /* accepted, with an answer that has not ended */
     uint64_t next_id;
     struct di_pinned *pins;   /* of accepted requests, newest first */
     bool unpins;              /* some have been released */

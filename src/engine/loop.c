@@ -35,7 +35,6 @@ static void retire(di_engine *e, di_request *r) {
     }
     di_queue *q = r->queue;
     pthread_mutex_lock(&e->lock);
-    e->num_requests--;
     e->stats.finished++;
     e->stats.cancelled += ended_by(r, DI_FINISH_ABORT);
     e->stats.failed += ended_by(r, DI_FINISH_ERROR);
@@ -68,6 +67,14 @@ static void flush_text(di_engine *e, di_choice *c) {
     }
 }
 
+/* Whoever has read the last output may submit the next request: its place is free by then, though
+ * a queued step may mention a job of the old one for a little longer. */
+static void leave_queue(di_engine *e) {
+    pthread_mutex_lock(&e->lock);
+    e->num_requests--;
+    pthread_mutex_unlock(&e->lock);
+}
+
 /* Exactly one last output a choice: this is the only way to end one. */
 static void end_choice(di_engine *e, di_choice *c, di_finish_reason reason, const di_error *error) {
     di_error memory;
@@ -81,7 +88,9 @@ static void end_choice(di_engine *e, di_choice *c, di_finish_reason reason, cons
         reason = DI_FINISH_ERROR;
         error = &memory;
     }
-    c->request->running--;
+    if (--c->request->running == 0) {
+        leave_queue(e);
+    }
     di_choice_finish(c, reason, error, &c->text);
     retire_choice(e, c);
 }

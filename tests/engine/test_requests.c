@@ -467,6 +467,22 @@ static void test_more_than_max_queue_is_busy(void **state) {
     di_engine_close(e);
 }
 
+static void test_whoever_has_read_an_answer_finds_its_place_free(void **state) {
+    (void)state;
+    di_engine_options o = demo_options();
+    o.max_queue = 1;
+    di_engine *e = open_engine(&o);
+    di_queue *q = open_queue(e);
+    for (int i = 0; i < 300; i++) {
+        answer a = {0};
+        submit(e, q, text_prompt("Once"), greedy(1 + i % 3), &a);
+        read_answers(q, 1);
+        answer_clear(&a);
+    }
+    di_queue_destroy(q);
+    di_engine_close(e);
+}
+
 /* ---- order ---- */
 
 static void test_lower_priority_numbers_go_first(void **state) {
@@ -679,6 +695,7 @@ int main(void) {
         cmocka_unit_test(test_what_can_never_fit_is_refused_with_numbers),
         cmocka_unit_test(test_parameters_out_of_range_are_refused_by_name),
         cmocka_unit_test(test_more_than_max_queue_is_busy),
+        cmocka_unit_test(test_whoever_has_read_an_answer_finds_its_place_free),
         cmocka_unit_test(test_lower_priority_numbers_go_first),
         cmocka_unit_test(test_callers_in_many_threads_get_what_they_would_get_alone),
         cmocka_unit_test(test_cancel_at_any_moment),
