@@ -285,6 +285,25 @@ static const char *path_of(const char *target) {
     return path ? path : "/";
 }
 
+/* Whoever reads the reply may send the next request, and finds the key's place free. */
+static void make_room(di_exchange *x) {
+    if (x->reply.status) {
+        di_tenant_leave(&x->tenant, 0, 0);
+    }
+}
+
+static bool may_come_in(di_exchange *x, const char *method, const char *path) {
+    if (!find_route(x, method, path) || ((x->route->flags & DI_ROUTE_KEY) && !let_in(x)) ||
+        !check_content(x)) {
+        return false;
+    }
+    if ((x->route->flags & DI_ROUTE_ENGINE) && atomic_load(&x->server->state) != DI_SERVER_LIVE) {
+        di_exchange_error(x, 503, "draining", "the server is ending and takes no new requests");
+        return false;
+    }
+    return true;
+}
+
 bool di_exchange_begin(di_exchange *x, di_server *s, const char *method, const char *target) {
     const char *path = path_of(target);
     x->server = s;
@@ -292,15 +311,9 @@ bool di_exchange_begin(di_exchange *x, di_server *s, const char *method, const c
     snprintf(x->method, sizeof x->method, "%s", method);
     snprintf(x->path, sizeof x->path, "%s", path);
     name_request(x);
-    if (!find_route(x, method, path) || ((x->route->flags & DI_ROUTE_KEY) && !let_in(x)) ||
-        !check_content(x)) {
-        return false;
-    }
-    if ((x->route->flags & DI_ROUTE_ENGINE) && atomic_load(&s->state) != DI_SERVER_LIVE) {
-        di_exchange_error(x, 503, "draining", "the server is ending and takes no new requests");
-        return false;
-    }
-    return true;
+    bool may = may_come_in(x, method, path);
+    make_room(x);
+    return may;
 }
 
 /* ---- the rest ---------------------------------------------------------------------------------*/
@@ -332,6 +345,7 @@ bool di_exchange_body(di_exchange *x, const char *data, size_t size) {
     }
     x->reply.close = true;
     di_buffer_free(&x->body);
+    make_room(x);
     return false;
 }
 
@@ -340,6 +354,7 @@ void di_exchange_run(di_exchange *x) {
         x->whole = x->whole > 0 ? x->whole : di_now();
         x->route->run(x);
         di_buffer_free(&x->body);
+        make_room(x);
     }
 }
 

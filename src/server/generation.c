@@ -126,22 +126,31 @@ static void cancel(di_generation *g) {
     }
 }
 
+/* From here on the end of what is to be told is in the stream, its last `size` bytes. It is told
+ * when the engine has ended: whoever reads it may send the next request, and finds the place free.
+ */
+static void await_engine(di_generation *g, size_t size) {
+    if (g->running > 0) {
+        di_stream_hold(&g->bytes, size);
+        cancel(g);
+    }
+}
+
 /* The end as an error, inside the stream if that has begun. */
 static void fail(di_generation *g, int status, const di_error *error) {
-    if (g->over || g->gone) {
+    if (g->over || g->failed || g->gone) {
         return;
     }
     g->error = *error;
     di_text_repair(g->error.message);
     g->error_status = status;
-    g->failed = g->over = g->bytes.ended = true;
+    g->failed = true;
     g->finish = "error";
+    await_engine(g, 0);
     if (g->stream && g->opened) {
         di_api_error told = {.status = status, .message = g->error.message};
         g->voice->fail(g, &told, NULL); /* without memory the stream just ends */
     }
-    g->opened = true;
-    cancel(g);
 }
 
 /* The reader is too far behind: what it has not taken is kept to be read, an error stands behind.
@@ -249,14 +258,20 @@ static void account(di_generation *g, di_generation_choice *c, const di_output *
     }
 }
 
-static void settle(di_generation *g) {
+static void tell_end(di_generation *g) {
     if (!g->over && !g->gone) {
         di_error err = {0};
-        if (g->stream && !g->voice->done(g, &err)) {
+        if (g->stream && !g->failed && !g->voice->done(g, &err)) {
             fail(g, di_status_of(&err), &err);
         }
-        g->over = g->opened = g->bytes.ended = true;
+        di_stream_let_go(&g->bytes);
+        g->over = g->opened = true;
     }
+}
+
+/* The engine has ended. */
+static void settle(di_generation *g) {
+    tell_end(g);
     di_tenant_leave(&g->tenant, g->prompt_tokens, g->completion_tokens);
 }
 
@@ -300,7 +315,7 @@ static void tell(di_generation *g, int index, const di_output *out, double now) 
     di_generation_choice *c = &g->choices[index];
     di_error err = {0};
     int status = 500;
-    if (g->over || g->gone || c->answered) {
+    if (g->over || g->failed || g->gone || c->answered) {
         return;
     }
     size_t before = di_stream_waiting(&g->bytes);
@@ -320,9 +335,7 @@ static void tell(di_generation *g, int index, const di_output *out, double now) 
         if (g->input.size > 0) {
             keep_response(g, now); /* before its client can read the end and ask for it */
         }
-        if (g->running > 0) {
-            cancel(g); /* a stop text: nobody wants the rest */
-        }
+        await_engine(g, di_stream_waiting(&g->bytes) - before); /* a stop text: no more is wanted */
     }
     watch_reader(g);
 }
@@ -336,22 +349,23 @@ void di_generation_take(di_generation *g, di_submission *s, const di_output *out
     if (index == 0) {
         g->cached_tokens = out->cached_tokens;
     }
+    bool ends = out->finish_reason != DI_FINISH_NONE;
+    s->running -= ends;
+    g->running -= ends;
+    bool last = ends && g->running == 0;
     count(g, c, out, now);
     tell(g, index, out, now);
-    bool last = false;
-    if (out->finish_reason != DI_FINISH_NONE) {
+    if (ends) {
         c->ended = true;
         account(g, c, out, now);
-        s->running--;
-        last = --g->running == 0;
-        if (last) {
-            settle(g);
-        }
+    }
+    if (last) {
+        settle(g);
     }
     if (g->offered == 0 && !g->gone && (g->stream ? di_stream_waiting(&g->bytes) > 0 : g->over)) {
         g->offered = now - out->waited_seconds;
     }
-    if (g->opened || g->gone) {
+    if (g->over || g->gone || (g->opened && di_stream_waiting(&g->bytes) > 0)) {
         wake(g);
     }
     pthread_mutex_unlock(&g->lock);
@@ -371,8 +385,9 @@ void di_generation_tick(di_generation *g, double now) {
     double patience = g->server->options.keepalive_seconds;
     pthread_mutex_lock(&g->lock);
     double since = g->last_event > 0 ? g->last_event : g->arrived;
-    if (g->stream && !g->over && !g->gone && patience > 0 && now - since >= patience &&
-        di_stream_waiting(&g->bytes) == 0 && di_stream_text(&g->bytes, ": keep-alive\n\n", NULL)) {
+    if (g->stream && !g->over && !g->gone && !g->bytes.holding && patience > 0 &&
+        now - since >= patience && di_stream_waiting(&g->bytes) == 0 &&
+        di_stream_text(&g->bytes, ": keep-alive\n\n", NULL)) {
         g->last_event = now;
         g->opened = true;
         wake(g);
@@ -441,7 +456,10 @@ void di_generation_stop(di_generation *g) {
     di_error err = {0};
     di_fail(&err, DI_ERR_CANCELLED, "the server is ending; the answer was cut off");
     pthread_mutex_lock(&g->lock);
-    fail(g, 503, &err);
+    if (g->unanswered > 0) {
+        fail(g, 503, &err);
+    }
+    tell_end(g); /* the engine may be long in a step */
     wake(g);
     pthread_mutex_unlock(&g->lock);
 }

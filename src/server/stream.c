@@ -14,7 +14,9 @@ static void close_gap(di_stream *s) {
 }
 
 static bool append(di_stream *s, const char *text, size_t size, di_error *err) {
-    return di_buffer_append(&s->bytes, text, size, err);
+    bool ok = di_buffer_append(&s->bytes, text, size, err);
+    s->held += ok && s->holding ? size : 0;
+    return ok;
 }
 
 bool di_stream_event(di_stream *s, const char *name, const char *json, size_t size, di_error *err) {
@@ -40,6 +42,16 @@ size_t di_stream_take(di_stream *s, char *out, size_t most) {
         s->taken = s->bytes.size = 0;
     }
     return size;
+}
+
+void di_stream_hold(di_stream *s, size_t size) {
+    s->holding = true;
+    s->held += size;
+}
+
+void di_stream_let_go(di_stream *s) {
+    s->holding = false;
+    s->held = 0;
 }
 
 void di_stream_free(di_stream *s) {

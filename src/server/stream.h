@@ -9,8 +9,9 @@
 typedef struct di_stream {
     di_buffer bytes;
     size_t taken; /* of them, by the reader */
+    size_t held;  /* at their end, not to be read yet */
     size_t limit; /* most that may lie here */
-    bool ended;   /* nothing will be added */
+    bool holding; /* what is added is held */
 } di_stream;
 
 /* Appends an event: "event: NAME" unless name is NULL, and "data: JSON". The JSON has no newline in
@@ -22,8 +23,13 @@ bool di_stream_text(di_stream *s, const char *text, di_error *err);
 
 /* Bytes that wait for the reader. */
 static inline size_t di_stream_waiting(const di_stream *s) {
-    return s->bytes.size - s->taken;
+    return s->bytes.size - s->taken - s->held;
 }
+
+/* The last `size` bytes, of those that wait, and what comes behind them are held until
+ * di_stream_let_go. */
+void di_stream_hold(di_stream *s, size_t size);
+void di_stream_let_go(di_stream *s);
 
 /* False: the reader is so far behind that its answer has to end. */
 static inline bool di_stream_room(const di_stream *s) {
