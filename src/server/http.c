@@ -50,6 +50,7 @@ typedef struct visit {
     bool watched;           /* the peer is, for the generation's sake */
     bool streaming;         /* its answer is read by read_stream */
     bool answered;          /* a response is queued */
+    bool owed;              /* counted in the server's answers_owed */
     size_t sent;
 } visit;
 
@@ -79,10 +80,20 @@ static void add_headers(const di_reply *r, struct MHD_Response *response) {
     }
 }
 
+/* Who has sent a whole request, or is told why the rest of it is not wanted, has an answer to come.
+ */
+static void owe(visit *v) {
+    if (!v->owed) {
+        v->owed = true;
+        atomic_fetch_add(&v->http->server->answers_owed, 1);
+    }
+}
+
 static enum MHD_Result queue(visit *v, unsigned status, struct MHD_Response *response) {
     if (!response) {
         return MHD_NO;
     }
+    owe(v);
     add_common(v, response);
     enum MHD_Result done = MHD_queue_response(v->connection, status, response);
     MHD_destroy_response(response);
@@ -330,6 +341,7 @@ static void read_long(void *context) {
 /* The body is whole. False: it is being read elsewhere. */
 static bool read_body(visit *v) {
     di_server *s = v->http->server;
+    owe(v);
     v->whole = true;
     v->x.whole = di_now();
     di_peers_expect(s->peers, v->peer, 0);
@@ -433,6 +445,9 @@ static void on_completed(void *self, struct MHD_Connection *connection, void **c
     log_visit(v, status);
     double idle = s->options.idle_seconds, header = s->options.header_seconds;
     di_peers_expect(s->peers, v->peer, idle > 0 && header > 0 ? idle + header : 0);
+    if (v->owed) {
+        atomic_fetch_sub(&s->answers_owed, 1);
+    }
     di_exchange_free(&v->x);
     di_free(v);
     *context = NULL;

@@ -37,6 +37,7 @@ struct di_server {
 
     atomic_int state;
     atomic_size_t body_bytes; /* of requests under way */
+    atomic_int answers_owed;  /* to requests that are whole; until the last byte is sent */
     atomic_bool pump_stops;
     pthread_t pump;
     bool pump_started;

@@ -242,6 +242,15 @@ static void stop_generations(di_server *s) {
     }
 }
 
+/* What was answered at once has no generation to wait for, but the daemon has yet to send it. Those
+ * who do not read are not waited for longer than that. */
+static void send_answers(di_server *s) {
+    double until = di_now() + STOP_SECONDS;
+    while (atomic_load(&s->answers_owed) > 0 && di_now() < until) {
+        nanosleep(&(struct timespec){0, 1000000}, NULL);
+    }
+}
+
 void di_server_stop(di_server *s) {
     if (!s) {
         return;
@@ -251,6 +260,7 @@ void di_server_stop(di_server *s) {
         di_http_quiesce(s->http);
         di_readers_finish(s->readers); /* what they read may become a generation */
         stop_generations(s);
+        send_answers(s);
         di_http_stop(s->http);
     }
     if (s->pump_started) {

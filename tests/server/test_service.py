@@ -504,8 +504,9 @@ def test_every_metric_that_is_documented_exists_and_moves(folder):
         for c in held:
             c.sendall(raw_post(PATH, chat("Tell me", max_tokens=3000, ignore_eos=True), f"X-Api-Key: {key}\r\n"))
         running = 'vllm:num_requests_running{model_name="%s",engine="0"}' % MODEL
-        while read_metrics(s, bearer(key))[running] < len(held):
-            pass
+        deadline = time.monotonic() + PATIENCE
+        while (now := read_metrics(s, bearer(key)))[running] < len(held):
+            assert time.monotonic() < deadline, {k: v for k, v in now.items() if "num_requests" in k}
         assert s.post(PATH, chat("x"), bearer(key))[0] == 503
         for c in held:
             c.close()
