@@ -26,7 +26,7 @@ struct di_device {
     int num_scratch;
     di_masks *masks;
     di_resolver resolver;
-    int32_t *draft_tokens; /* [max_rows] */
+    int32_t *draft_tokens; /* [sequences of a round, block size], and the confidence in each */
     float *draft_confidence;
     di_force_fn force; /* for tests, or NULL */
     void *force_user;
@@ -265,9 +265,9 @@ typedef struct draft_batch {
     di_device *d;
     di_work *w;
     bool by_card; /* draws them */
-    int count, rows[1 << 8], lengths[1 << 8];
-    di_draft_rows parts[1 << 8];
-    di_guide_place places[1 << 8]; /* of guides, to come back to */
+    int count, rows[DI_MODEL_MAX_DRAFT_SEQS], lengths[DI_MODEL_MAX_DRAFT_SEQS];
+    di_draft_rows parts[DI_MODEL_MAX_DRAFT_SEQS];
+    di_guide_place places[DI_MODEL_MAX_DRAFT_SEQS]; /* of guides, to come back to */
 } draft_batch;
 
 /* Proposals are drawn with the parameters and masks that the target will draw with. */
@@ -366,8 +366,7 @@ static void propose(draft_batch *b) {
 /* Proposals for the rows that are to have some, gave a token and may give another. */
 static void draft(di_device *d, di_work *w) {
     draft_batch batches[2] = {{.d = d, .w = w}, {.d = d, .w = w, .by_card = true}};
-    int most = d->o.max_rows / d->o.block_size;
-    most = most < 1 << 8 ? most : 1 << 8;
+    int most = di_model_draft_seqs(d->o.model);
     for (int i = 0; i < w->plan.num_rows; i++) {
         const di_plan_row *row = &w->plan.rows[i];
         const di_row_result *r = &w->results[i];
@@ -522,8 +521,9 @@ di_device *di_device_create(const di_device_options *o, di_error *err) {
     d->scratch = di_calloc((size_t)d->num_scratch, sizeof *d->scratch);
     d->logits =
         di_realloc_array(NULL, (size_t)o->max_logits, (size_t)o->vocab_size * sizeof *d->logits);
-    d->draft_tokens = di_calloc((size_t)o->max_rows, sizeof *d->draft_tokens);
-    d->draft_confidence = di_calloc((size_t)o->max_rows, sizeof *d->draft_confidence);
+    size_t drafts = (size_t)di_model_draft_seqs(o->model) * (size_t)o->block_size;
+    d->draft_tokens = di_calloc(drafts, sizeof *d->draft_tokens);
+    d->draft_confidence = di_calloc(drafts, sizeof *d->draft_confidence);
     bool ok = d->scratch && d->logits && d->draft_tokens && d->draft_confidence;
     ok = ok && di_resolver_create(&d->resolver, o->max_num_seqs, o->num_drafts, err);
     ok = ok && (d->masks = di_masks_create(d->num_scratch, err)) != NULL;

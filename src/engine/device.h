@@ -102,8 +102,8 @@ typedef struct di_device_options {
     di_model *model;
     di_backend *backend;
     int vocab_size, max_logits, threads;
-    int num_drafts;           /* proposed for each answer after each step; 0 = none */
-    int block_size, max_rows; /* with drafts: rows of one, and of the model's calls */
+    int num_drafts;    /* proposed for each answer after each step; 0 = none */
+    int block_size;    /* with drafts: rows of a block */
     bool queues_steps; /* the model can (model/queue.h): steps are queued whole where it may */
     int max_num_seqs, max_logprobs;
 } di_device_options;

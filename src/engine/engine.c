@@ -237,7 +237,6 @@ static bool start(di_engine *e, const di_engine_options *o, di_error *err) {
         .threads = o->threads,
         .num_drafts = e->num_drafts,
         .block_size = e->parts.weights->config.dspark_block_size,
-        .max_rows = e->sched_options.max_num_batched_tokens,
         .queues_steps = e->parts.queues_steps,
         .max_num_seqs = e->sched_options.max_num_seqs,
         .max_logprobs = o->max_logprobs,

@@ -256,6 +256,7 @@ static bool open_model(di_parts *e, const di_parts_options *o, di_error *err) {
         .token_map = map,
         .replay_by_mask = o->replay_by_mask,
         .drafts = e->drafts,
+        .max_draft_seqs = o->max_num_seqs,
     };
     e->model = di_model_create(e->weights, e->backend, e->cache, &model, err);
     di_free(map);

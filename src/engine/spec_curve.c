@@ -210,11 +210,10 @@ static int smaller(int64_t a, int64_t b) {
 static bool measure_all(const di_parts *parts, const di_curve_request *r, di_curves *c,
                         di_error *err) {
     bench b;
-    int block = parts->weights->config.dspark_block_size;
     bool ok = open_bench(&b, parts, r, err);
     if (ok) {
         int rows = smaller(smaller((int64_t)b.num_seqs * b.per_seq, r->max_rows), r->max_logits);
-        int answers = smaller(b.num_seqs, r->max_rows / block);
+        int answers = smaller(b.num_seqs, di_model_draft_seqs(parts->model));
         ok = measure(&b, run_step, rows, &c->step, err) &&
              measure(&b, run_draft, answers, &c->draft, err);
     }

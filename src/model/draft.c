@@ -13,9 +13,9 @@ static bool parts_ok(const di_model *m, const di_draft_rows *parts, int n, di_er
     if (!m->o.drafts) {
         return di_fail(err, DI_ERR_ARGUMENT, "the model was made without drafts");
     }
-    if (n < 1 || n > m->o.max_rows / c->dspark_block_size) {
+    if (n < 1 || n > di_draft_seqs(c, &m->o)) {
         return di_fail(err, DI_ERR_ARGUMENT, "drafts for %d sequences, allowed are 1 to %d", n,
-                       m->o.max_rows / c->dspark_block_size);
+                       di_draft_seqs(c, &m->o));
     }
     for (int i = 0; i < n; i++) {
         if (parts[i].anchor < 0 || parts[i].anchor >= c->vocab_size || parts[i].pos0 < 1 ||
@@ -140,6 +140,10 @@ static void begin_round(di_model *m, const di_draft_rows *parts, int n) {
         m->in->draft_before[i] = parts[i].anchor;
     }
     di_inputs_send(m, m->in->draft_before, (size_t)n * sizeof *m->in->draft_before);
+}
+
+int di_model_draft_seqs(const di_model *m) {
+    return m->o.drafts ? di_draft_seqs(m->c, &m->o) : 0;
 }
 
 bool di_model_draft(di_model *m, const di_draft_rows *parts, int n, di_draft_fn draw, void *user,

@@ -19,13 +19,16 @@ typedef struct di_draft_rows {
     int64_t context_from;
 } di_draft_rows;
 
+/* Most sequences of a round; 0: the model was made without drafts. */
+int di_model_draft_seqs(const di_model *m);
+
 /* Draws token j (0 .. block size - 1) of sequence i from its logits f32 [vocab_size]. -1: no more
  * drafts of this sequence are wanted (its later rows get a token all the same). */
 typedef int32_t (*di_draft_fn)(void *user, int i, int j, const float *logits);
 
 /* tokens i32 and confidence f32 [n, dspark_block_size]: the drafts, and the head's estimate (before
- * its sigmoid) that each is accepted given those before it are. n sequences, n * block size <=
- * max_rows. DI_ERR_ARGUMENT for what is out of range. */
+ * its sigmoid) that each is accepted given those before it are. n: 1 to
+ * di_model_draft_seqs. DI_ERR_ARGUMENT for what is out of range. */
 bool di_model_draft(di_model *m, const di_draft_rows *parts, int n, di_draft_fn draw, void *user,
                     int32_t *tokens, float *confidence, di_error *err);
 

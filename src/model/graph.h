@@ -31,7 +31,8 @@ typedef struct di_activations {
     di_rope_table entry_rope[3]; /* by ratio: positions of the entries that close */
     di_bf16 *taps;               /* [n, draft targets, hidden_size] with drafts */
     di_bf16 *main_x;             /* [n, hidden_size] what the draft's context keys are made of */
-    di_bf16 *g;                  /* [draft rows, hidden_size] hidden before the draft's norm */
+    di_bf16 *g;                  /* [draft rows, hidden_size] hidden before the draft's norm;
+                                    draft rows: a block for each of di_draft_seqs sequences */
     di_bf16 *markov;             /* [sequences, dspark_markov_rank] */
     float *markov_pre;           /* [sequences] */
     float *confidence;           /* [block size, di_draft_stride] */
@@ -101,9 +102,16 @@ static inline size_t di_stream_bytes(const di_config *c) {
     return (size_t)c->hc_mult * (size_t)c->hidden_size * sizeof(di_bf16);
 }
 
-/* Sequences of a round of drafts, in whole lines of memory. */
+/* Most sequences of a round of drafts; with drafts only. */
+static inline int di_draft_seqs(const di_config *c, const di_model_options *o) {
+    int fit = o->max_rows / c->dspark_block_size, most = DI_MODEL_MAX_DRAFT_SEQS;
+    most = o->max_draft_seqs > 0 && o->max_draft_seqs < most ? o->max_draft_seqs : most;
+    return fit < most ? fit : most;
+}
+
+/* The same in whole lines of memory. */
 static inline size_t di_draft_stride(const di_config *c, const di_model_options *o) {
-    return ((size_t)o->max_rows / (size_t)c->dspark_block_size + 15) / 16 * 16;
+    return ((size_t)di_draft_seqs(c, o) + 15) / 16 * 16;
 }
 
 /* Makes room for steps of so many rows. */

@@ -68,7 +68,7 @@ static size_t lay_out(const di_config *c, const di_model_options *o, char *base,
         a->entry_rope[ratio] = place_rope(base, &end, n, c->qk_rope_head_dim / 2);
     }
     if (o->drafts) {
-        size_t size = (size_t)c->dspark_block_size, seqs = n / size;
+        size_t size = (size_t)c->dspark_block_size, seqs = (size_t)di_draft_seqs(c, o);
         size_t targets = (size_t)c->num_dspark_targets, rank = (size_t)c->dspark_markov_rank;
         a->taps = place(base, &end, n, targets * d * sizeof(di_bf16));
         a->main_x = place(base, &end, n, d * sizeof(di_bf16));
@@ -109,6 +109,10 @@ static bool options_ok(const di_weights *w, const di_model_options *o, di_error 
     if (o->max_logits < 1 || o->max_logits > 1 << 20) {
         return di_fail(err, DI_ERR_ARGUMENT, "max_logits is %d, allowed are 1 to %d", o->max_logits,
                        1 << 20);
+    }
+    if (o->max_draft_seqs < 0) {
+        return di_fail(err, DI_ERR_ARGUMENT, "max_draft_seqs is %d, allowed are 0 and more",
+                       o->max_draft_seqs);
     }
     if (o->drafts && (!w->draft || o->max_rows < c->dspark_block_size)) {
         return di_fail(err, w->draft ? DI_ERR_ARGUMENT : DI_ERR_UNSUPPORTED,

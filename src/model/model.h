@@ -14,7 +14,10 @@
 #include "ops/ops.h"
 #include "weights/weights.h"
 
-enum { DI_MODEL_LOOK_BACK = DI_MAX_NGRAM - 1 };
+enum {
+    DI_MODEL_LOOK_BACK = DI_MAX_NGRAM - 1,
+    DI_MODEL_MAX_DRAFT_SEQS = 256, /* most sequences of a round of drafts */
+};
 
 typedef struct di_model di_model;
 
@@ -27,6 +30,9 @@ typedef struct di_model_options {
     /* Keep the draft model's context too (draft.h): the checkpoint has its weights and the cache
      * was made with its layers. */
     bool drafts;
+    /* With drafts: sequences of a round (draft.h), each of which takes a block of rows of logits;
+     * 0 = as many as there can be: DI_MODEL_MAX_DRAFT_SEQS, and whole blocks of max_rows. */
+    int max_draft_seqs;
 } di_model_options;
 
 /* Borrows weights, backend and cache (which must be on that backend); all must outlive it. One

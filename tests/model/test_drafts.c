@@ -299,6 +299,108 @@ static void test_context_that_was_left_out_is_not_looked_at(void **state) {
     fixture_close(&f);
 }
 
+/* ---- how many sequences a round has
+ * ------------------------------------------------------------*/
+
+/* A second model on the fixture's weights and state, for rounds of so many sequences. */
+static di_model *model_for(const fixture *f, int max_rows, int draft_seqs, di_error *err) {
+    di_model_options o = {.max_rows = max_rows,
+                          .max_logits = 1,
+                          .token_map = f->token_map,
+                          .drafts = true,
+                          .max_draft_seqs = draft_seqs};
+    return di_model_create(f->w, f->be, f->cache, &o, err);
+}
+
+static void test_a_round_has_as_many_sequences_as_there_is_room_for(void **state) {
+    (void)state;
+    enum { SEQS = 4, LEN = 20 };
+    fixture f;
+    di_seq seqs[SEQS];
+    di_draft_rows parts[SEQS];
+    int32_t tokens[LEN], drafts[2][SEQS * 16];
+    float confidence[2][SEQS * 16];
+    heard heard_by[2];
+    fixture_open_drafts(&f, testdata_path("tiny"), BACKEND_CPU, 128);
+    int size = f.c->dspark_block_size;
+    for (int i = 0; i < SEQS; i++) {
+        di_error err = {0};
+        for (int t = 0; t < LEN; t++) {
+            tokens[t] = 5 + (i * 11 + t) * 37 % 90;
+        }
+        assert_true(di_seq_open(f.cache, &seqs[i], (di_hash){0, 0}, &err));
+        fixture_forward(&f, &seqs[i], tokens, LEN, 0, 0, NULL);
+        parts[i] = (di_draft_rows){seqs[i].len, seqs[i].slot, 17 + i, 0};
+    }
+    for (int k = 0; k < 2; k++) { /* as many as rows allow, and just those */
+        di_error err = {0};
+        di_model *m = model_for(&f, 128, k ? SEQS : 0, &err);
+        assert_non_null(m);
+        int most = di_model_draft_seqs(m);
+        assert_int_equal(most, k ? SEQS : 128 / size);
+        heard_by[k] = (heard){&f, 14695981039346656037u};
+        assert_true(
+            di_model_draft(m, parts, SEQS, hear, &heard_by[k], drafts[k], confidence[k], &err));
+        assert_false(
+            di_model_draft(m, parts, most + 1, hear, &heard_by[k], drafts[k], confidence[k], &err));
+        assert_int_equal(err.code, DI_ERR_ARGUMENT);
+        assert_non_null(strstr(err.message, "allowed are 1 to "));
+        di_model_destroy(m);
+    }
+    assert_true(heard_by[0].logits == heard_by[1].logits);
+    assert_memory_equal(drafts[0], drafts[1], (size_t)(SEQS * size) * sizeof **drafts);
+    assert_memory_equal(confidence[0], confidence[1], (size_t)(SEQS * size) * sizeof **confidence);
+    for (int i = 0; i < SEQS; i++) {
+        di_seq_close(f.cache, &seqs[i]);
+    }
+    fixture_close(&f);
+}
+
+static void test_the_number_of_sequences_is_checked(void **state) {
+    (void)state;
+    fixture f;
+    di_error err = {0};
+    fixture_open_drafts(&f, testdata_path("tiny"), BACKEND_CPU, 128);
+    assert_null(model_for(&f, 128, -1, &err));
+    assert_int_equal(err.code, DI_ERR_ARGUMENT);
+    assert_non_null(strstr(err.message, "max_draft_seqs is -1"));
+    di_model *m = model_for(&f, 1 << 14, 1 << 20, &err);
+    assert_non_null(m);
+    assert_int_equal(di_model_draft_seqs(m), DI_MODEL_MAX_DRAFT_SEQS);
+    di_model_destroy(m);
+    fixture_close(&f);
+}
+
+/* What drafts take beside the activations of steps, at the released model's sizes: taps and main_x
+ * are of every row of a step, logits of a round's rows alone. */
+static void test_drafts_take_logits_for_a_rounds_rows_alone(void **state) {
+    (void)state;
+    enum { ROWS = 8192, SEQS = 64 };
+    di_config *c = test_malloc(sizeof *c);
+    di_error err = {0};
+    if (!di_config_read(c, testdata_path("flash"), &err)) {
+        fail_msg("%s", err.message);
+    }
+    size_t block = (size_t)c->dspark_block_size, vocab = (size_t)c->vocab_size;
+    size_t width = (size_t)c->hidden_size * sizeof(di_bf16);
+    di_model_options o = {.max_rows = ROWS, .max_logits = SEQS};
+    size_t without = di_model_activation_bytes(c, &o);
+    o.drafts = true;
+    o.max_draft_seqs = SEQS;
+    size_t with = di_model_activation_bytes(c, &o);
+    size_t taps = ROWS * ((size_t)c->num_dspark_targets + 1) * width;
+    size_t logits = SEQS * (block - 1) * vocab * sizeof(float); /* beside those of the steps */
+    size_t hidden = SEQS * block * width;
+    assert_in_range(with - without, taps + logits + hidden, taps + logits + hidden + (1 << 20));
+    /* No more logits where a step has as many as a round. */
+    o.max_logits = SEQS * (int)(1 + block);
+    with = di_model_activation_bytes(c, &o);
+    o.drafts = false;
+    without = di_model_activation_bytes(c, &o);
+    assert_in_range(with - without, taps + hidden, taps + hidden + (1 << 20));
+    test_free(c);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ref_drafts_equal_the_tiny_rounds),
@@ -307,6 +409,9 @@ int main(void) {
         cmocka_unit_test(test_cpu_drafts_equal_the_deep_rounds),
         cmocka_unit_test(test_context_that_was_left_out_is_not_looked_at),
         cmocka_unit_test(test_the_demo_models_rounds_are_those_of_its_training),
+        cmocka_unit_test(test_a_round_has_as_many_sequences_as_there_is_room_for),
+        cmocka_unit_test(test_the_number_of_sequences_is_checked),
+        cmocka_unit_test(test_drafts_take_logits_for_a_rounds_rows_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
