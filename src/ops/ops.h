@@ -86,6 +86,157 @@ typedef struct di_entry {
     int64_t entry; /* number within its sequence; its position is entry * ratio */
 } di_entry;
 
+/* ---- the ops -----------------------------------------------------------------------------------
+ *
+ * As types of functions, so that a backend declares its own by them. */
+
+/* 2.0: h[t][i] = table[tokens[t]] for every stream i; pre[t] = (1, 0, ...).
+ * tokens: host [n], in range; table BF16 [vocab, d]; h bf16 [n, hc, d]; pre f32 [n, hc]. */
+typedef void di_op_embed(di_backend *be, const int32_t *tokens, int n, const di_tensor *table,
+                         int hc, di_bf16 *h, float *pre);
+
+/* to[i] = from[rows[i]] for rows of `bytes` bytes; rows: host [n]. */
+typedef void di_op_gather_rows(di_backend *be, const void *from, const int32_t *rows, int n,
+                               size_t bytes, void *to);
+
+/* 2.1: h bf16 [n, hc, d], fn F32 [(2 + hc) * hc, hc * d], base F32, scale F32 [3] -> pre f32
+ * [n, hc], post f32 [n, hc], comb f32 [n, hc (from), hc (to)]. */
+typedef void di_op_mhc_mix(di_backend *be, const di_bf16 *h, int n, int hc, int d,
+                           const di_tensor *fn, const di_tensor *base, const di_tensor *scale,
+                           float norm_eps, float hc_eps, int sinkhorn_iters, float *pre,
+                           float *post, float *comb);
+
+/* 2.2 collapse: out[t] = bf16(sum_i pre[t][i] * h[t][i]), bf16 [n, d]. */
+typedef void di_op_mhc_pre(di_backend *be, const di_bf16 *h, const float *pre, int n, int hc, int d,
+                           di_bf16 *out);
+
+/* 2.2 expand, in place: h[t][j] = bf16(post[t][j] * y[t] + sum_i comb[t][i][j] * h[t][i]).
+ * norm != NULL: what enters the next sub-block too, x = rms_norm(mhc_pre(h, pre), norm) to the
+ * bit, bf16 [n, d]; else pre and x are unused. */
+typedef void di_op_mhc_post(di_backend *be, const di_bf16 *y, const float *post, const float *comb,
+                            int n, int hc, int d, di_bf16 *h, const float *pre,
+                            const di_tensor *norm, float norm_eps, di_bf16 *x);
+
+/* out[t] = bf16((h[t][0] + h[t][1] + ...) / hc), rows of out ldo values apart. */
+typedef void di_op_stream_mean(di_backend *be, const di_bf16 *h, int n, int hc, int d, di_bf16 *out,
+                               size_t ldo);
+
+/* 0.3: y = bf16(w * (x / sqrt(mean(x^2) + eps))); x, y bf16 [n, dim], may be the same. */
+typedef void di_op_rms_norm(di_backend *be, const di_bf16 *x, const di_tensor *w, float eps, int n,
+                            int dim, di_bf16 *y);
+
+/* 0.3 lin8, lin4, linB by w's dtype: y = bf16(x W^T); FP8 and FP4 weights quantise x by Q8
+ * first. x bf16 [n, k], w [m, k], y bf16 [n, m]. */
+typedef void di_op_linear(di_backend *be, const di_bf16 *x, int n, const di_tensor *w, di_bf16 *y);
+
+/* 0.3 linF: as linB without the last rounding, y f32 [n, m]; w BF16. Also the LM head (2.10). */
+typedef void di_op_linear_f32(di_backend *be, const di_bf16 *x, int n, const di_tensor *w,
+                              float *y);
+
+/* y[t] += x[t] W^T for rows of y ldy floats apart: the product as linear_f32, then one sum. */
+typedef void di_op_linear_add_f32(di_backend *be, const di_bf16 *x, int n, const di_tensor *w,
+                                  float *y, size_t ldy);
+
+/* 2.7: y[t][g] = bf16(x[t][g] W_g^T), x bf16 [n, groups, k], not quantised; w FP8
+ * [groups * m, k], group g owning rows g * m ..; y bf16 [n, groups, m]. */
+typedef void di_op_linear_grouped(di_backend *be, const di_bf16 *x, int n, int groups,
+                                  const di_tensor *w, di_bf16 *y);
+
+/* 2.3: angle = f32(position) * freq[i] rounded to f32; cos and sin of that number as f32.
+ * positions: host [n]; freq: host [half]. */
+typedef void di_op_rope_table(di_backend *be, const int64_t *positions, int n, const float *freq,
+                              di_rope_table table);
+
+/* 2.3, in place: rotates the last 2 * table.half values of each of x's [n, heads] vectors of
+ * `dim` values, adjacent pairs; row t by table row t; inverse negates sin. */
+typedef void di_op_rope(di_backend *be, di_bf16 *x, int n, int heads, int dim, di_rope_table table,
+                        bool inverse);
+
+/* 2.4: kv bf16 [n, dim] through rms_norm and rope, then Q8 -> window records
+ * [n, window_bytes]. What kv holds afterwards is the backend's affair. */
+typedef void di_op_window_make(di_backend *be, di_bf16 *kv, int n, int dim, const di_tensor *norm,
+                               float eps, di_rope_table table, uint8_t *records);
+
+/* Stores each sequence's last min(num_rows, ring_rows) records into layer's ring. Called after
+ * the attention of the step has read the ring. */
+typedef void di_op_window_store(di_backend *be, const di_step *step, int layer,
+                                const uint8_t *records);
+
+/* 2.5: pools tokens into latents, before norm.
+ *   ratio 1: latents[t] = bf16(k[t]); g is NULL.
+ *   ratio r: weights = softmax over the group's r values of g; bf16(sum k * weight).
+ * k, g: f32 [n, dim]. entries: host [m], what this step closes, by sequence and then number;
+ * group tokens from before the step are read from the open-group ring; the step's last rows are
+ * then written there. latents: bf16 [m, dim]. */
+typedef void di_op_compress(di_backend *be, const di_step *step, int layer, int ratio,
+                            const float *k, const float *g, const di_entry *entries, int m, int dim,
+                            di_bf16 *latents);
+
+/* Q4K of (rotated) latents bf16 [m, dim] and Q4I of (rotated) keys bf16 [m, key_dim] into
+ * the blocks of kv source `layer`, at the entries given. */
+typedef void di_op_entry_store(di_backend *be, const di_step *step, int layer, int ratio,
+                               const di_entry *entries, int m, const di_bf16 *latents, int dim,
+                               const di_bf16 *keys, int key_dim);
+
+/* 2.6. q bf16 [n, heads, key_dim] rotated (this op applies Q4I); weights bf16 [n, heads], not
+ * yet scaled: each is multiplied by f32(key_dim^-0.5 * heads^-0.5) in f32. Scores against the
+ * keys of `source`: f32 sum over heads ascending. Visible entries: (p + 1) / ratio.
+ *   candidates != NULL and build: also publishes the best max_blocks entry blocks (the newest
+ *   visible one forced in), ascending, -1 filled, candidates i32 [n, max_blocks].
+ *   candidates != NULL and !build: only entries of these blocks may be chosen.
+ * topk i32 [n, k]: the k best, lower entry first among equals, ascending, -1 filled. */
+typedef void di_op_index_topk(di_backend *be, const di_step *step, int source, int ratio,
+                              const di_bf16 *q, const di_bf16 *weights, int heads, int key_dim,
+                              int k, int32_t *candidates, bool build, int max_blocks,
+                              int block_size, int32_t *topk);
+
+/* 2.7 core. Key list of the query at p, `window` slots for positions max(window_start,
+ * p - window + 1) .. p ascending (empty slots behind them), then topk's entries of `source`
+ * ascending; K = V. For rows of a draft block: `window` slots for positions max(window_start,
+ * pos0 - window) .. pos0 - 1, then num_rows slots for the block's own, no entries. Online
+ * softmax over blocks of 64 list slots in order; probabilities rounded to BF16 for the values
+ * only; the sink joins the denominator once, at the end. records: this step's own window
+ * records; earlier ones come from layer's ring. Queries go through rope first, results through
+ * its inverse behind their rounding. q bf16 [n, heads, dim], which may be left rotated; topk
+ * i32 [n, k] or NULL (k = 0); sink F32 [heads]; out bf16 [n, heads, dim]. scale =
+ * f32(dim^-0.5). */
+typedef void di_op_attention(di_backend *be, const di_step *step, int layer, int window, int source,
+                             int ratio, di_bf16 *q, int heads, int dim, di_rope_table table,
+                             const uint8_t *records, const int32_t *topk, int k,
+                             const di_tensor *sink, di_bf16 *out);
+
+/* A hint; NULL in the table where it is of no use. Of what `attention` called with the same arguments (k =
+ * 0: without entries) will read, the window's keys are there (records != NULL) or the chosen
+ * entries (topk != NULL), so that a backend may decode them beforehand: the window's for the
+ * next such call, the entries for all with this topk and source up to the next hint. */
+typedef void di_op_attention_keys(di_backend *be, const di_step *step, int layer, int window,
+                                  int source, int ratio, int heads, int dim, const uint8_t *records,
+                                  const int32_t *topk, int k);
+
+/* 2.8 router: s = sqrt(softplus(linF(x, gate) / temp)); the top_k largest of s + bias (lower
+ * number first among equals), in ascending expert number; weight = s / (sum s + 1e-20) if norm
+ * and top_k > 1, then times scale. image: host [n] flags that choose bias_vl, or NULL.
+ * experts i32 [n, top_k], weights f32 [n, top_k]. A non-finite s + bias is never chosen before
+ * a finite one. */
+typedef void di_op_route(di_backend *be, const di_bf16 *x, int n, const di_tensor *gate,
+                         const di_tensor *bias, const di_tensor *bias_vl, const uint8_t *image,
+                         float temp, int top_k, bool norm, float scale, int32_t *experts,
+                         float *weights);
+
+/* 2.8 experts: a = lin(x, w1), b = lin(x, w3); a = min(a, limit), b = clamp(b, +-limit) if
+ * limit > 0; t = bf16(weight * (silu(a) * b)); out = lin(t, w2). y = bf16(sum of the routed
+ * outs in ascending expert number, then the shared one (weight 1)). x, y bf16 [n, d]. */
+typedef void di_op_moe(di_backend *be, const di_bf16 *x, int n, const int32_t *experts,
+                       const float *weights, int top_k, const di_expert *table, int num_experts,
+                       const di_expert *shared, float limit, di_bf16 *y);
+
+/* 2.9 lookup and gate, in place on h bf16 [n, hc, d]. rows: host i64 [n, columns], rows of the
+ * table; a token whose first row is -1 is skipped. The table's codes and scales go into wkv as
+ * they lie (no Q8). */
+typedef void di_op_engram(di_backend *be, const int64_t *rows, int n, int columns,
+                          const di_tensor *table, const di_tensor *wkv, const di_tensor *q_weight,
+                          const di_tensor *k_weight, int hc, int d, float eps, di_bf16 *h);
+
 /* ---- the table --------------------------------------------------------------------------------*/
 
 typedef struct di_ops {
@@ -101,147 +252,30 @@ typedef struct di_ops {
     bool (*sync)(di_backend *be, di_error *err);
     void (*destroy)(di_backend *be);
 
-    /* 2.0: h[t][i] = table[tokens[t]] for every stream i; pre[t] = (1, 0, ...).
-     * tokens: host [n], in range; table BF16 [vocab, d]; h bf16 [n, hc, d]; pre f32 [n, hc]. */
-    void (*embed)(di_backend *be, const int32_t *tokens, int n, const di_tensor *table, int hc,
-                  di_bf16 *h, float *pre);
-
-    /* to[i] = from[rows[i]] for rows of `bytes` bytes; rows: host [n]. */
-    void (*gather_rows)(di_backend *be, const void *from, const int32_t *rows, int n, size_t bytes,
-                        void *to);
-
-    /* 2.1: h bf16 [n, hc, d], fn F32 [(2 + hc) * hc, hc * d], base F32, scale F32 [3] -> pre f32
-     * [n, hc], post f32 [n, hc], comb f32 [n, hc (from), hc (to)]. */
-    void (*mhc_mix)(di_backend *be, const di_bf16 *h, int n, int hc, int d, const di_tensor *fn,
-                    const di_tensor *base, const di_tensor *scale, float norm_eps, float hc_eps,
-                    int sinkhorn_iters, float *pre, float *post, float *comb);
-
-    /* 2.2 collapse: out[t] = bf16(sum_i pre[t][i] * h[t][i]), bf16 [n, d]. */
-    void (*mhc_pre)(di_backend *be, const di_bf16 *h, const float *pre, int n, int hc, int d,
-                    di_bf16 *out);
-
-    /* 2.2 expand, in place: h[t][j] = bf16(post[t][j] * y[t] + sum_i comb[t][i][j] * h[t][i]).
-     * norm != NULL: what enters the next sub-block too, x = rms_norm(mhc_pre(h, pre), norm) to the
-     * bit, bf16 [n, d]; else pre and x are unused. */
-    void (*mhc_post)(di_backend *be, const di_bf16 *y, const float *post, const float *comb, int n,
-                     int hc, int d, di_bf16 *h, const float *pre, const di_tensor *norm,
-                     float norm_eps, di_bf16 *x);
-
-    /* out[t] = bf16((h[t][0] + h[t][1] + ...) / hc), rows of out ldo values apart. */
-    void (*stream_mean)(di_backend *be, const di_bf16 *h, int n, int hc, int d, di_bf16 *out,
-                        size_t ldo);
-
-    /* 0.3: y = bf16(w * (x / sqrt(mean(x^2) + eps))); x, y bf16 [n, dim], may be the same. */
-    void (*rms_norm)(di_backend *be, const di_bf16 *x, const di_tensor *w, float eps, int n,
-                     int dim, di_bf16 *y);
-
-    /* 0.3 lin8, lin4, linB by w's dtype: y = bf16(x W^T); FP8 and FP4 weights quantise x by Q8
-     * first. x bf16 [n, k], w [m, k], y bf16 [n, m]. */
-    void (*linear)(di_backend *be, const di_bf16 *x, int n, const di_tensor *w, di_bf16 *y);
-
-    /* 0.3 linF: as linB without the last rounding, y f32 [n, m]; w BF16. Also the LM head (2.10).
-     */
-    void (*linear_f32)(di_backend *be, const di_bf16 *x, int n, const di_tensor *w, float *y);
-
-    /* y[t] += x[t] W^T for rows of y ldy floats apart: the product as linear_f32, then one sum. */
-    void (*linear_add_f32)(di_backend *be, const di_bf16 *x, int n, const di_tensor *w, float *y,
-                           size_t ldy);
-
-    /* 2.7: y[t][g] = bf16(x[t][g] W_g^T), x bf16 [n, groups, k], not quantised; w FP8
-     * [groups * m, k], group g owning rows g * m ..; y bf16 [n, groups, m]. */
-    void (*linear_grouped)(di_backend *be, const di_bf16 *x, int n, int groups, const di_tensor *w,
-                           di_bf16 *y);
-
-    /* 2.3: angle = f32(position) * freq[i] rounded to f32; cos and sin of that number as f32.
-     * positions: host [n]; freq: host [half]. */
-    void (*rope_table)(di_backend *be, const int64_t *positions, int n, const float *freq,
-                       di_rope_table table);
-
-    /* 2.3, in place: rotates the last 2 * table.half values of each of x's [n, heads] vectors of
-     * `dim` values, adjacent pairs; row t by table row t; inverse negates sin. */
-    void (*rope)(di_backend *be, di_bf16 *x, int n, int heads, int dim, di_rope_table table,
-                 bool inverse);
-
-    /* 2.4: kv bf16 [n, dim] through rms_norm and rope, then Q8 -> window records
-     * [n, window_bytes]. What kv holds afterwards is the backend's affair. */
-    void (*window_make)(di_backend *be, di_bf16 *kv, int n, int dim, const di_tensor *norm,
-                        float eps, di_rope_table table, uint8_t *records);
-
-    /* Stores each sequence's last min(num_rows, ring_rows) records into layer's ring. Called after
-     * the attention of the step has read the ring. */
-    void (*window_store)(di_backend *be, const di_step *step, int layer, const uint8_t *records);
-
-    /* 2.5: pools tokens into latents, before norm.
-     *   ratio 1: latents[t] = bf16(k[t]); g is NULL.
-     *   ratio r: weights = softmax over the group's r values of g; bf16(sum k * weight).
-     * k, g: f32 [n, dim]. entries: host [m], what this step closes, by sequence and then number;
-     * group tokens from before the step are read from the open-group ring; the step's last rows are
-     * then written there. latents: bf16 [m, dim]. */
-    void (*compress)(di_backend *be, const di_step *step, int layer, int ratio, const float *k,
-                     const float *g, const di_entry *entries, int m, int dim, di_bf16 *latents);
-
-    /* Q4K of (rotated) latents bf16 [m, dim] and Q4I of (rotated) keys bf16 [m, key_dim] into
-     * the blocks of kv source `layer`, at the entries given. */
-    void (*entry_store)(di_backend *be, const di_step *step, int layer, int ratio,
-                        const di_entry *entries, int m, const di_bf16 *latents, int dim,
-                        const di_bf16 *keys, int key_dim);
-
-    /* 2.6. q bf16 [n, heads, key_dim] rotated (this op applies Q4I); weights bf16 [n, heads], not
-     * yet scaled: each is multiplied by f32(key_dim^-0.5 * heads^-0.5) in f32. Scores against the
-     * keys of `source`: f32 sum over heads ascending. Visible entries: (p + 1) / ratio.
-     *   candidates != NULL and build: also publishes the best max_blocks entry blocks (the newest
-     *   visible one forced in), ascending, -1 filled, candidates i32 [n, max_blocks].
-     *   candidates != NULL and !build: only entries of these blocks may be chosen.
-     * topk i32 [n, k]: the k best, lower entry first among equals, ascending, -1 filled. */
-    void (*index_topk)(di_backend *be, const di_step *step, int source, int ratio, const di_bf16 *q,
-                       const di_bf16 *weights, int heads, int key_dim, int k, int32_t *candidates,
-                       bool build, int max_blocks, int block_size, int32_t *topk);
-
-    /* 2.7 core. Key list of the query at p, `window` slots for positions max(window_start,
-     * p - window + 1) .. p ascending (empty slots behind them), then topk's entries of `source`
-     * ascending; K = V. For rows of a draft block: `window` slots for positions max(window_start,
-     * pos0 - window) .. pos0 - 1, then num_rows slots for the block's own, no entries. Online
-     * softmax over blocks of 64 list slots in order; probabilities rounded to BF16 for the values
-     * only; the sink joins the denominator once, at the end. records: this step's own window
-     * records; earlier ones come from layer's ring. Queries go through rope first, results through
-     * its inverse behind their rounding. q bf16 [n, heads, dim], which may be left rotated; topk
-     * i32 [n, k] or NULL (k = 0); sink F32 [heads]; out bf16 [n, heads, dim]. scale =
-     * f32(dim^-0.5). */
-    void (*attention)(di_backend *be, const di_step *step, int layer, int window, int source,
-                      int ratio, di_bf16 *q, int heads, int dim, di_rope_table table,
-                      const uint8_t *records, const int32_t *topk, int k, const di_tensor *sink,
-                      di_bf16 *out);
-
-    /* A hint; NULL where it is of no use. Of what `attention` called with the same arguments (k =
-     * 0: without entries) will read, the window's keys are there (records != NULL) or the chosen
-     * entries (topk != NULL), so that a backend may decode them beforehand: the window's for the
-     * next such call, the entries for all with this topk and source up to the next hint. */
-    void (*attention_keys)(di_backend *be, const di_step *step, int layer, int window, int source,
-                           int ratio, int heads, int dim, const uint8_t *records,
-                           const int32_t *topk, int k);
-
-    /* 2.8 router: s = sqrt(softplus(linF(x, gate) / temp)); the top_k largest of s + bias (lower
-     * number first among equals), in ascending expert number; weight = s / (sum s + 1e-20) if norm
-     * and top_k > 1, then times scale. image: host [n] flags that choose bias_vl, or NULL.
-     * experts i32 [n, top_k], weights f32 [n, top_k]. A non-finite s + bias is never chosen before
-     * a finite one. */
-    void (*route)(di_backend *be, const di_bf16 *x, int n, const di_tensor *gate,
-                  const di_tensor *bias, const di_tensor *bias_vl, const uint8_t *image, float temp,
-                  int top_k, bool norm, float scale, int32_t *experts, float *weights);
-
-    /* 2.8 experts: a = lin(x, w1), b = lin(x, w3); a = min(a, limit), b = clamp(b, +-limit) if
-     * limit > 0; t = bf16(weight * (silu(a) * b)); out = lin(t, w2). y = bf16(sum of the routed
-     * outs in ascending expert number, then the shared one (weight 1)). x, y bf16 [n, d]. */
-    void (*moe)(di_backend *be, const di_bf16 *x, int n, const int32_t *experts,
-                const float *weights, int top_k, const di_expert *table, int num_experts,
-                const di_expert *shared, float limit, di_bf16 *y);
-
-    /* 2.9 lookup and gate, in place on h bf16 [n, hc, d]. rows: host i64 [n, columns], rows of the
-     * table; a token whose first row is -1 is skipped. The table's codes and scales go into wkv as
-     * they lie (no Q8). */
-    void (*engram)(di_backend *be, const int64_t *rows, int n, int columns, const di_tensor *table,
-                   const di_tensor *wkv, const di_tensor *q_weight, const di_tensor *k_weight,
-                   int hc, int d, float eps, di_bf16 *h);
+    /* As described above. */
+    di_op_embed *embed;
+    di_op_gather_rows *gather_rows;
+    di_op_mhc_mix *mhc_mix;
+    di_op_mhc_pre *mhc_pre;
+    di_op_mhc_post *mhc_post;
+    di_op_stream_mean *stream_mean;
+    di_op_rms_norm *rms_norm;
+    di_op_linear *linear;
+    di_op_linear_f32 *linear_f32;
+    di_op_linear_add_f32 *linear_add_f32;
+    di_op_linear_grouped *linear_grouped;
+    di_op_rope_table *rope_table;
+    di_op_rope *rope;
+    di_op_window_make *window_make;
+    di_op_window_store *window_store;
+    di_op_compress *compress;
+    di_op_entry_store *entry_store;
+    di_op_index_topk *index_topk;
+    di_op_attention *attention;
+    di_op_attention_keys *attention_keys;
+    di_op_route *route;
+    di_op_moe *moe;
+    di_op_engram *engram;
 
     /* What it takes to queue whole steps; NULL: ops run when they are called. */
     const di_queue_ops *queue;
@@ -252,6 +286,7 @@ struct di_backend {
     const di_ops *ops;
 };
 
-/* Constructors live with their backends: ops/ref/ref.h, ops/cpu/cpu.h. */
+/* Constructors live with their backends: ops/ref/ref.h, ops/cpu/cpu.h,
+ * ops/cuda/cuda.h. */
 
 #endif

@@ -4,56 +4,20 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 
-typedef enum timed_op {
-    T_EMBED,
-    T_GATHER_ROWS,
-    T_MHC_MIX,
-    T_MHC_PRE,
-    T_MHC_POST,
-    T_RMS_NORM,
-    T_LINEAR,
-    T_LINEAR_F32,
-    T_LINEAR_ADD_F32,
-    T_STREAM_MEAN,
-    T_LINEAR_GROUPED,
-    T_ROPE_TABLE,
-    T_ROPE,
-    T_WINDOW_MAKE,
-    T_WINDOW_STORE,
-    T_COMPRESS,
-    T_ENTRY_STORE,
-    T_INDEX_TOPK,
-    T_ATTENTION,
-    T_ROUTE,
-    T_MOE,
-    T_ENGRAM,
-    T_COUNT,
-} timed_op;
+/* What is timed. */
+#define EACH_OP(x)                                                                                 \
+    x(embed) x(gather_rows) x(mhc_mix) x(mhc_pre) x(mhc_post) x(rms_norm) x(linear) x(linear_f32)  \
+        x(linear_add_f32) x(stream_mean) x(linear_grouped) x(rope_table) x(rope) x(window_make)    \
+            x(window_store) x(compress) x(entry_store) x(index_topk) x(attention) x(route) x(moe)  \
+                x(engram)
 
-static const char *const names[T_COUNT] = {
-    [T_EMBED] = "embed",
-    [T_GATHER_ROWS] = "gather_rows",
-    [T_MHC_MIX] = "mhc_mix",
-    [T_MHC_PRE] = "mhc_pre",
-    [T_MHC_POST] = "mhc_post",
-    [T_RMS_NORM] = "rms_norm",
-    [T_LINEAR] = "linear",
-    [T_LINEAR_F32] = "linear_f32",
-    [T_LINEAR_ADD_F32] = "linear_add_f32",
-    [T_STREAM_MEAN] = "stream_mean",
-    [T_LINEAR_GROUPED] = "linear_grouped",
-    [T_ROPE_TABLE] = "rope_table",
-    [T_ROPE] = "rope",
-    [T_WINDOW_MAKE] = "window_make",
-    [T_WINDOW_STORE] = "window_store",
-    [T_COMPRESS] = "compress",
-    [T_ENTRY_STORE] = "entry_store",
-    [T_INDEX_TOPK] = "index_topk",
-    [T_ATTENTION] = "attention",
-    [T_ROUTE] = "route",
-    [T_MOE] = "moe",
-    [T_ENGRAM] = "engram",
-};
+#define NUMBER(op) T_##op,
+#define NAME(op)   [T_##op] = #op,
+#define ENTRY(op)  .op = timed_##op,
+
+typedef enum timed_op { EACH_OP(NUMBER) T_COUNT } timed_op;
+
+static const char *const names[T_COUNT] = {EACH_OP(NAME)};
 
 typedef struct timed {
     di_backend base;
@@ -67,13 +31,13 @@ static timed *timed_of(di_backend *be) {
 }
 
 /* Passes a call on and adds up its time. */
-#define PASS(op, call)                                                                             \
+#define PASS(op, ...)                                                                              \
     do {                                                                                           \
         timed *t = timed_of(be);                                                                   \
         double start = di_now();                                                                   \
-        t->inner->ops->call;                                                                       \
-        t->seconds[op] += di_now() - start;                                                        \
-        t->calls[op]++;                                                                            \
+        t->inner->ops->op(t->inner, __VA_ARGS__);                                                  \
+        t->seconds[T_##op] += di_now() - start;                                                    \
+        t->calls[T_##op]++;                                                                        \
     } while (0)
 
 /* ---- buffers: passed on, not timed ---- */
@@ -111,164 +75,137 @@ static void timed_destroy(di_backend *be) {
 
 static void timed_embed(di_backend *be, const int32_t *tokens, int n, const di_tensor *table,
                         int hc, di_bf16 *h, float *pre) {
-    PASS(T_EMBED, embed(t->inner, tokens, n, table, hc, h, pre));
+    PASS(embed, tokens, n, table, hc, h, pre);
 }
 
 static void timed_gather_rows(di_backend *be, const void *from, const int32_t *rows, int n,
                               size_t bytes, void *to) {
-    PASS(T_GATHER_ROWS, gather_rows(t->inner, from, rows, n, bytes, to));
+    PASS(gather_rows, from, rows, n, bytes, to);
 }
 
 static void timed_mhc_mix(di_backend *be, const di_bf16 *h, int n, int hc, int d,
                           const di_tensor *fn, const di_tensor *base, const di_tensor *scale,
                           float norm_eps, float hc_eps, int sinkhorn_iters, float *pre, float *post,
                           float *comb) {
-    PASS(T_MHC_MIX, mhc_mix(t->inner, h, n, hc, d, fn, base, scale, norm_eps, hc_eps,
-                            sinkhorn_iters, pre, post, comb));
+    PASS(mhc_mix, h, n, hc, d, fn, base, scale, norm_eps, hc_eps, sinkhorn_iters, pre, post, comb);
 }
 
 static void timed_mhc_pre(di_backend *be, const di_bf16 *h, const float *pre, int n, int hc, int d,
                           di_bf16 *out) {
-    PASS(T_MHC_PRE, mhc_pre(t->inner, h, pre, n, hc, d, out));
+    PASS(mhc_pre, h, pre, n, hc, d, out);
 }
 
 static void timed_mhc_post(di_backend *be, const di_bf16 *y, const float *post, const float *comb,
                            int n, int hc, int d, di_bf16 *h, const float *pre,
                            const di_tensor *norm, float norm_eps, di_bf16 *x) {
-    PASS(T_MHC_POST, mhc_post(t->inner, y, post, comb, n, hc, d, h, pre, norm, norm_eps, x));
+    PASS(mhc_post, y, post, comb, n, hc, d, h, pre, norm, norm_eps, x);
 }
 
 static void timed_rms_norm(di_backend *be, const di_bf16 *x, const di_tensor *w, float eps, int n,
                            int dim, di_bf16 *y) {
-    PASS(T_RMS_NORM, rms_norm(t->inner, x, w, eps, n, dim, y));
+    PASS(rms_norm, x, w, eps, n, dim, y);
 }
 
 static void timed_linear(di_backend *be, const di_bf16 *x, int n, const di_tensor *w, di_bf16 *y) {
-    PASS(T_LINEAR, linear(t->inner, x, n, w, y));
+    PASS(linear, x, n, w, y);
 }
 
 static void timed_linear_f32(di_backend *be, const di_bf16 *x, int n, const di_tensor *w,
                              float *y) {
-    PASS(T_LINEAR_F32, linear_f32(t->inner, x, n, w, y));
+    PASS(linear_f32, x, n, w, y);
 }
 
 static void timed_linear_add_f32(di_backend *be, const di_bf16 *x, int n, const di_tensor *w,
                                  float *y, size_t ldy) {
-    PASS(T_LINEAR_ADD_F32, linear_add_f32(t->inner, x, n, w, y, ldy));
+    PASS(linear_add_f32, x, n, w, y, ldy);
 }
 
 static void timed_stream_mean(di_backend *be, const di_bf16 *h, int n, int hc, int d, di_bf16 *out,
                               size_t ldo) {
-    PASS(T_STREAM_MEAN, stream_mean(t->inner, h, n, hc, d, out, ldo));
+    PASS(stream_mean, h, n, hc, d, out, ldo);
 }
 
 static void timed_linear_grouped(di_backend *be, const di_bf16 *x, int n, int groups,
                                  const di_tensor *w, di_bf16 *y) {
-    PASS(T_LINEAR_GROUPED, linear_grouped(t->inner, x, n, groups, w, y));
+    PASS(linear_grouped, x, n, groups, w, y);
 }
 
 static void timed_rope_table(di_backend *be, const int64_t *positions, int n, const float *freq,
                              di_rope_table table) {
-    PASS(T_ROPE_TABLE, rope_table(t->inner, positions, n, freq, table));
+    PASS(rope_table, positions, n, freq, table);
 }
 
 static void timed_rope(di_backend *be, di_bf16 *x, int n, int heads, int dim, di_rope_table table,
                        bool inverse) {
-    PASS(T_ROPE, rope(t->inner, x, n, heads, dim, table, inverse));
+    PASS(rope, x, n, heads, dim, table, inverse);
 }
 
 static void timed_window_make(di_backend *be, di_bf16 *kv, int n, int dim, const di_tensor *norm,
                               float eps, di_rope_table table, uint8_t *records) {
-    PASS(T_WINDOW_MAKE, window_make(t->inner, kv, n, dim, norm, eps, table, records));
+    PASS(window_make, kv, n, dim, norm, eps, table, records);
 }
 
 static void timed_window_store(di_backend *be, const di_step *step, int layer,
                                const uint8_t *records) {
-    PASS(T_WINDOW_STORE, window_store(t->inner, step, layer, records));
+    PASS(window_store, step, layer, records);
 }
 
 static void timed_compress(di_backend *be, const di_step *step, int layer, int ratio,
                            const float *k, const float *g, const di_entry *entries, int m, int dim,
                            di_bf16 *latents) {
-    PASS(T_COMPRESS, compress(t->inner, step, layer, ratio, k, g, entries, m, dim, latents));
+    PASS(compress, step, layer, ratio, k, g, entries, m, dim, latents);
 }
 
 static void timed_entry_store(di_backend *be, const di_step *step, int layer, int ratio,
                               const di_entry *entries, int m, const di_bf16 *latents, int dim,
                               const di_bf16 *keys, int key_dim) {
-    PASS(T_ENTRY_STORE,
-         entry_store(t->inner, step, layer, ratio, entries, m, latents, dim, keys, key_dim));
+    PASS(entry_store, step, layer, ratio, entries, m, latents, dim, keys, key_dim);
 }
 
 static void timed_index_topk(di_backend *be, const di_step *step, int source, int ratio,
                              const di_bf16 *q, const di_bf16 *weights, int heads, int key_dim,
                              int k, int32_t *candidates, bool build, int max_blocks, int block_size,
                              int32_t *topk) {
-    PASS(T_INDEX_TOPK, index_topk(t->inner, step, source, ratio, q, weights, heads, key_dim, k,
-                                  candidates, build, max_blocks, block_size, topk));
+    PASS(index_topk, step, source, ratio, q, weights, heads, key_dim, k, candidates, build,
+         max_blocks, block_size, topk);
 }
 
 static void timed_attention(di_backend *be, const di_step *step, int layer, int window, int source,
                             int ratio, di_bf16 *q, int heads, int dim, di_rope_table table,
                             const uint8_t *records, const int32_t *topk, int k,
                             const di_tensor *sink, di_bf16 *out) {
-    PASS(T_ATTENTION, attention(t->inner, step, layer, window, source, ratio, q, heads, dim, table,
-                                records, topk, k, sink, out));
+    PASS(attention, step, layer, window, source, ratio, q, heads, dim, table, records, topk, k,
+         sink, out);
 }
 
 static void timed_route(di_backend *be, const di_bf16 *x, int n, const di_tensor *gate,
                         const di_tensor *bias, const di_tensor *bias_vl, const uint8_t *image,
                         float temp, int top_k, bool norm, float scale, int32_t *experts,
                         float *weights) {
-    PASS(T_ROUTE, route(t->inner, x, n, gate, bias, bias_vl, image, temp, top_k, norm, scale,
-                        experts, weights));
+    PASS(route, x, n, gate, bias, bias_vl, image, temp, top_k, norm, scale, experts, weights);
 }
 
 static void timed_moe(di_backend *be, const di_bf16 *x, int n, const int32_t *experts,
                       const float *weights, int top_k, const di_expert *table, int num_experts,
                       const di_expert *shared, float limit, di_bf16 *y) {
-    PASS(T_MOE, moe(t->inner, x, n, experts, weights, top_k, table, num_experts, shared, limit, y));
+    PASS(moe, x, n, experts, weights, top_k, table, num_experts, shared, limit, y);
 }
 
 static void timed_engram(di_backend *be, const int64_t *rows, int n, int columns,
                          const di_tensor *table, const di_tensor *wkv, const di_tensor *q_weight,
                          const di_tensor *k_weight, int hc, int d, float eps, di_bf16 *h) {
-    PASS(T_ENGRAM,
-         engram(t->inner, rows, n, columns, table, wkv, q_weight, k_weight, hc, d, eps, h));
+    PASS(engram, rows, n, columns, table, wkv, q_weight, k_weight, hc, d, eps, h);
 }
 
-static const di_ops timed_ops = {
-    .name = "timed",
-    .alloc = timed_alloc,
-    .free = timed_free,
-    .upload = timed_upload,
-    .download = timed_download,
-    .copy = timed_copy,
-    .sync = timed_sync,
-    .destroy = timed_destroy,
-    .embed = timed_embed,
-    .gather_rows = timed_gather_rows,
-    .mhc_mix = timed_mhc_mix,
-    .mhc_pre = timed_mhc_pre,
-    .mhc_post = timed_mhc_post,
-    .rms_norm = timed_rms_norm,
-    .linear = timed_linear,
-    .linear_f32 = timed_linear_f32,
-    .linear_add_f32 = timed_linear_add_f32,
-    .stream_mean = timed_stream_mean,
-    .linear_grouped = timed_linear_grouped,
-    .rope_table = timed_rope_table,
-    .rope = timed_rope,
-    .window_make = timed_window_make,
-    .window_store = timed_window_store,
-    .compress = timed_compress,
-    .entry_store = timed_entry_store,
-    .index_topk = timed_index_topk,
-    .attention = timed_attention,
-    .route = timed_route,
-    .moe = timed_moe,
-    .engram = timed_engram,
-};
+static const di_ops timed_ops = {.name = "timed",
+                                 .alloc = timed_alloc,
+                                 .free = timed_free,
+                                 .upload = timed_upload,
+                                 .download = timed_download,
+                                 .copy = timed_copy,
+                                 .sync = timed_sync,
+                                 .destroy = timed_destroy,
+                                 EACH_OP(ENTRY)};
 
 di_backend *di_timed_create(di_backend *inner, di_error *err) {
     timed *t = di_calloc(1, sizeof *t);

@@ -102,60 +102,32 @@ void di_cpu_select(const uint32_t *keys, int64_t n, int k, int32_t *chosen);
 
 /* ---- ops --------------------------------------------------------------------------------------*/
 
-void di_cpu_embed(di_backend *be, const int32_t *tokens, int n, const di_tensor *table, int hc,
-                  di_bf16 *h, float *pre);
-void di_cpu_gather_rows(di_backend *be, const void *from, const int32_t *rows, int n, size_t bytes,
-                        void *to);
-void di_cpu_rms_norm(di_backend *be, const di_bf16 *x, const di_tensor *w, float eps, int n,
-                     int dim, di_bf16 *y);
-void di_cpu_rope_table(di_backend *be, const int64_t *positions, int n, const float *freq,
-                       di_rope_table table);
-void di_cpu_rope(di_backend *be, di_bf16 *x, int n, int heads, int dim, di_rope_table table,
-                 bool inverse);
+di_op_embed di_cpu_embed;
+di_op_gather_rows di_cpu_gather_rows;
+di_op_rms_norm di_cpu_rms_norm;
+di_op_rope_table di_cpu_rope_table;
+di_op_rope di_cpu_rope;
 
-void di_cpu_mhc_mix(di_backend *be, const di_bf16 *h, int n, int hc, int d, const di_tensor *fn,
-                    const di_tensor *base, const di_tensor *scale, float norm_eps, float hc_eps,
-                    int sinkhorn_iters, float *pre, float *post, float *comb);
-void di_cpu_mhc_pre(di_backend *be, const di_bf16 *h, const float *pre, int n, int hc, int d,
-                    di_bf16 *out);
-void di_cpu_stream_mean(di_backend *be, const di_bf16 *h, int n, int hc, int d, di_bf16 *out,
-                        size_t ldo);
-void di_cpu_mhc_post(di_backend *be, const di_bf16 *y, const float *post, const float *comb, int n,
-                     int hc, int d, di_bf16 *h, const float *pre, const di_tensor *norm,
-                     float norm_eps, di_bf16 *x);
+di_op_mhc_mix di_cpu_mhc_mix;
+di_op_mhc_pre di_cpu_mhc_pre;
+di_op_stream_mean di_cpu_stream_mean;
+di_op_mhc_post di_cpu_mhc_post;
 
-void di_cpu_linear(di_backend *be, const di_bf16 *x, int n, const di_tensor *w, di_bf16 *y);
-void di_cpu_linear_f32(di_backend *be, const di_bf16 *x, int n, const di_tensor *w, float *y);
-void di_cpu_linear_add_f32(di_backend *be, const di_bf16 *x, int n, const di_tensor *w, float *y,
-                           size_t ldy);
-void di_cpu_linear_grouped(di_backend *be, const di_bf16 *x, int n, int groups, const di_tensor *w,
-                           di_bf16 *y);
+di_op_linear di_cpu_linear;
+di_op_linear_f32 di_cpu_linear_f32;
+di_op_linear_add_f32 di_cpu_linear_add_f32;
+di_op_linear_grouped di_cpu_linear_grouped;
 
-void di_cpu_window_make(di_backend *be, di_bf16 *kv, int n, int dim, const di_tensor *norm,
-                        float eps, di_rope_table table, uint8_t *records);
-void di_cpu_window_store(di_backend *be, const di_step *step, int layer, const uint8_t *records);
-void di_cpu_compress(di_backend *be, const di_step *step, int layer, int ratio, const float *k,
-                     const float *g, const di_entry *entries, int m, int dim, di_bf16 *latents);
-void di_cpu_entry_store(di_backend *be, const di_step *step, int layer, int ratio,
-                        const di_entry *entries, int m, const di_bf16 *latents, int dim,
-                        const di_bf16 *keys, int key_dim);
+di_op_window_make di_cpu_window_make;
+di_op_window_store di_cpu_window_store;
+di_op_compress di_cpu_compress;
+di_op_entry_store di_cpu_entry_store;
 
-void di_cpu_index_topk(di_backend *be, const di_step *step, int source, int ratio, const di_bf16 *q,
-                       const di_bf16 *weights, int heads, int key_dim, int k, int32_t *candidates,
-                       bool build, int max_blocks, int block_size, int32_t *topk);
-void di_cpu_attention(di_backend *be, const di_step *step, int layer, int window, int source,
-                      int ratio, di_bf16 *q, int heads, int dim, di_rope_table table,
-                      const uint8_t *records, const int32_t *topk, int k, const di_tensor *sink,
-                      di_bf16 *out);
+di_op_index_topk di_cpu_index_topk;
+di_op_attention di_cpu_attention;
 
-void di_cpu_route(di_backend *be, const di_bf16 *x, int n, const di_tensor *gate,
-                  const di_tensor *bias, const di_tensor *bias_vl, const uint8_t *image, float temp,
-                  int top_k, bool norm, float scale, int32_t *experts, float *weights);
-void di_cpu_moe(di_backend *be, const di_bf16 *x, int n, const int32_t *experts,
-                const float *weights, int top_k, const di_expert *table, int num_experts,
-                const di_expert *shared, float limit, di_bf16 *y);
-void di_cpu_engram(di_backend *be, const int64_t *rows, int n, int columns, const di_tensor *table,
-                   const di_tensor *wkv, const di_tensor *q_weight, const di_tensor *k_weight,
-                   int hc, int d, float eps, di_bf16 *h);
+di_op_route di_cpu_route;
+di_op_moe di_cpu_moe;
+di_op_engram di_cpu_engram;
 
 #endif
