@@ -5,8 +5,8 @@
 
 #include "base/cpuinfo.h"
 #include "ops/cpu/cpu.h"
-#include "ops/cpu/fmath.h"
 #include "ops/cpu/internal.h"
+#include "ops/fmath.h"
 #include "support/arrays.h"
 #include "support/cmocka.h"
 

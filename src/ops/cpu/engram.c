@@ -2,8 +2,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "ops/cpu/fmath.h"
 #include "ops/cpu/internal.h"
+#include "ops/fmath.h"
 
 enum { ENGRAM_BATCH = 2 * DI_CPU_PRODUCT_ROWS };
 

@@ -4,8 +4,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "ops/cpu/fmath.h"
 #include "ops/cpu/internal.h"
+#include "ops/fmath.h"
 
 /* ---- router -----------------------------------------------------------------------------------*/
 

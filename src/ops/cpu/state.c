@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "ops/address.h"
-#include "ops/cpu/fmath.h"
 #include "ops/cpu/internal.h"
+#include "ops/fmath.h"
 
 /* ---- window -----------------------------------------------------------------------------------*/
 

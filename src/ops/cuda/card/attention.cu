@@ -4,8 +4,8 @@
  * cores and, between them, by the exponentials. Few queries go to attention_spread.cu.
  *
  * attention.cuh has the sum orders. */
-#include "attention.cuh"
-#include "launch.cuh"
+#include "ops/cuda/card/attention.cuh"
+#include "ops/cuda/card/launch.cuh"
 
 enum { TILES = 2, THREADS = 384, DECODERS = 128 };
 
@@ -131,7 +131,7 @@ static __device__ void attend(const dk_attention_call &c, const query &q, row_sh
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         int head = min(q.head0 + row + 8 * half, c.heads - 1);
-        total[half] += exp32(c.sink[head] - peak[half]);
+        total[half] += di_expf(c.sink[head] - peak[half]);
     }
     put_results(c, q, out, total, group * 32, s.q, 3 + group);
 }

@@ -10,8 +10,8 @@
 #ifndef DI_OPS_CUDA_ATTENTION_CUH
 #define DI_OPS_CUDA_ATTENTION_CUH
 
-#include "state.cuh"
-#include "warpgroup.cuh"
+#include "ops/cuda/card/state.cuh"
+#include "ops/cuda/card/warpgroup.cuh"
 
 /* ---- lists -----------------------------------------------------------------------------------*/
 
@@ -304,7 +304,7 @@ static __device__ __forceinline__ void put_results(const dk_attention_call &c, c
  * A warp group holds 32 of a block's 64 scores of every head, as add_scores leaves them: of heads
  * row and row + 8 (row: see put_results) the columns 8i + 2t and one more. */
 
-/* exp32 of N values that are not above 0, step by step side by side: one alone waits for itself. */
+/* di_expf of N values that are not above 0, step by step side by side: one alone waits for itself. */
 template <int N> static __device__ __forceinline__ void exp_below(float (&v)[N]) {
     const double round = 0x1.8p52;
     double r[N], p[N];

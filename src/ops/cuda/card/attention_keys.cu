@@ -1,8 +1,8 @@
 /* Keys of attention for few queries, decoded beforehand: beside the queries' products, and chosen
  * entries once for all layers that share the choice. attention_spread.cu then brings whole tiles.
  * Bound by latencies: addresses of records, records, stores. */
-#include "attention.cuh"
-#include "launch.cuh"
+#include "ops/cuda/card/attention.cuh"
+#include "ops/cuda/card/launch.cuh"
 
 enum { THREADS = 128, SLOTS = 16 /* of a list block that a block of threads decodes */ };
 

@@ -4,8 +4,8 @@
  * every sum has the order that attention.cu has, to the bit, and a query takes as long as one list
  * block and what is exchanged. Bound by latencies: the records' addresses, the cluster's barriers.
  */
-#include "attention.cuh"
-#include "launch.cuh"
+#include "ops/cuda/card/attention.cuh"
+#include "ops/cuda/card/launch.cuh"
 
 enum {
     THREADS = 512,
@@ -136,7 +136,7 @@ static __device__ void add_chunk(const dk_attention_call &c, const query &q, spr
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         int head = min(q.head0 + row + 8 * half, c.heads - 1);
-        total[half] += exp32(c.sink[head] - s.peak[row + 8 * half]);
+        total[half] += di_expf(c.sink[head] - s.peak[row + 8 * half]);
     }
     put_results(c, q, out, total, chunk * 8, s.keys, 1 + group);
 }

@@ -18,7 +18,7 @@
 #ifndef DI_OPS_CUDA_CODES_CUH
 #define DI_OPS_CUDA_CODES_CUH
 
-#include "common.cuh"
+#include "ops/cuda/card/common.cuh"
 
 enum { CODES_FP8_SCALES = 4096, CODES_FP4_SCALES = 2048 };
 

@@ -7,7 +7,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "kernels.h"
+#include "ops/cuda/card/kernels.h"
+#include "ops/fmath.h"
 
 /* ---- formats ---------------------------------------------------------------------------------*/
 
@@ -213,64 +214,7 @@ __device__ __forceinline__ size_t prepared_at(size_t rows, int row, int at) {
            ((at % 64 / 8 ^ row & 7) * 8 + at % 8);
 }
 
-/* ---- functions, as ops/cpu/fmath.h -----------------------------------------------------------*/
-
-__device__ __forceinline__ double exp64(double x) {
-    const double round = 0x1.8p52;
-    x = x > 200.0 ? 200.0 : x;
-    x = x < -200.0 ? -200.0 : x;
-    double shifted = x * 0x1.71547652b82fep+0 + round;
-    double n = shifted - round;
-    double r = (x - n * 0x1.62e42feep-1) - n * 0x1.a39ef35793c76p-33;
-    double p = 1.0 / 362880;
-    p = p * r + 1.0 / 40320;
-    p = p * r + 1.0 / 5040;
-    p = p * r + 1.0 / 720;
-    p = p * r + 1.0 / 120;
-    p = p * r + 1.0 / 24;
-    p = p * r + 1.0 / 6;
-    p = p * r + 0.5;
-    p = p * r + 1.0;
-    p = p * r + 1.0;
-    return __longlong_as_double(
-        (long long)((unsigned long long)__double_as_longlong(p) +
-                    ((unsigned long long)__double_as_longlong(shifted) << 52)));
-}
-
-__device__ __forceinline__ float exp32(float x) {
-    return (float)exp64((double)x);
-}
-
-__device__ __forceinline__ float sigmoid32(float x) {
-    return (float)(1.0 / (1.0 + exp64(-(double)x)));
-}
-
-__device__ __forceinline__ float silu32(float x) {
-    return (float)((double)x / (1.0 + exp64(-(double)x)));
-}
-
-__device__ __forceinline__ double log1p64(double e) {
-    double u = 1.0 + e;
-    double lost = (e - (u - 1.0)) / u;
-    long long bits = __double_as_longlong(u);
-    long long n = (bits - __double_as_longlong(0x1.6a09e667f3bcdp-1)) >> 52;
-    double m =
-        __longlong_as_double((long long)((unsigned long long)bits - ((unsigned long long)n << 52)));
-    double s = (m - 1.0) / (m + 1.0), z = s * s;
-    double p = 1.0 / 15;
-    p = p * z + 1.0 / 13;
-    p = p * z + 1.0 / 11;
-    p = p * z + 1.0 / 9;
-    p = p * z + 1.0 / 7;
-    p = p * z + 1.0 / 5;
-    p = p * z + 1.0 / 3;
-    p = p * z + 1.0;
-    return (double)n * 0x1.62e42fefa39efp-1 + (2.0 * s * p + lost);
-}
-
-__device__ __forceinline__ float softplus32(float v) {
-    return v > 20.0f ? v : (float)log1p64(exp64((double)v));
-}
+/* ---- functions --------------------------------------------------------------------------------*/
 
 /* t = bf16(weight * (silu(a) * b)), a and b clamped first if limit > 0. NaNs stay. */
 __device__ __forceinline__ dk_bf16 swiglu(float a, float b, float weight, float limit) {
@@ -278,7 +222,7 @@ __device__ __forceinline__ dk_bf16 swiglu(float a, float b, float weight, float 
     a = a > top ? top : a;
     b = b > top ? top : b;
     b = b < -top ? -top : b;
-    return to_bf16(weight * (silu32(a) * b));
+    return to_bf16(weight * (di_siluf(a) * b));
 }
 
 /* ---- reductions ------------------------------------------------------------------------------*/

@@ -8,7 +8,7 @@
  * 129,280 weights takes some 5 us. */
 #include <cooperative_groups.h>
 
-#include "queue.h"
+#include "ops/cuda/card/queue.h"
 
 namespace cg = cooperative_groups;
 

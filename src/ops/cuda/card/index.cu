@@ -4,8 +4,8 @@
  * instructions that decode. The grid depends on the number of rows alone. index_select.cu chooses.
  *
  * A dot product is one chain over steps of 16 dims, four of each quarter of the key. */
-#include "index.cuh"
-#include "launch.cuh"
+#include "ops/cuda/card/index.cuh"
+#include "ops/cuda/card/launch.cuh"
 
 enum { THREADS = 384, WARPS = THREADS / 32, HEADS = 32 /* that a warp holds in registers */ };
 

@@ -3,7 +3,7 @@
 #ifndef DI_OPS_CUDA_INDEX_CUH
 #define DI_OPS_CUDA_INDEX_CUH
 
-#include "state.cuh"
+#include "ops/cuda/card/state.cuh"
 
 /* Places of a row's list are its visible entries, or, one block behind the other, those of its
  * candidate blocks. */

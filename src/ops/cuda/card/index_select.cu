@@ -3,9 +3,9 @@
  * counts being exchanged within the cluster; among equals the lower place wins. Candidate blocks
  * are chosen in the same launch by clusters of their own. Exact, so the cluster's size does not
  * matter to the result. Bound by latencies: a cluster's barrier for each digit. */
-#include "index.cuh"
-#include "launch.cuh"
-#include "warpgroup.cuh"
+#include "ops/cuda/card/index.cuh"
+#include "ops/cuda/card/launch.cuh"
+#include "ops/cuda/card/warpgroup.cuh"
 
 enum {
     THREADS = 1024,

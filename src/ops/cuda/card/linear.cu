@@ -1,6 +1,6 @@
 /* Products of activations with stored weights: preparing the activations, and the product itself.
  * product.cuh has the way they take. */
-#include "product.cuh"
+#include "ops/cuda/card/product.cuh"
 
 /* ---- activations -----------------------------------------------------------------------------*/
 

@@ -7,7 +7,7 @@
 #ifndef DI_OPS_CUDA_MMA_CUH
 #define DI_OPS_CUDA_MMA_CUH
 
-#include "common.cuh"
+#include "ops/cuda/card/common.cuh"
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) && !defined(DI_CUDA_NO_WGMMA)
 #define DI_CUDA_WGMMA 1

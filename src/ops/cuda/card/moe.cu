@@ -5,7 +5,7 @@
  * tokens need no lists: every use is a tile.
  *
  * A row's result does not depend on the order in which tokens come to stand in a list. */
-#include "product.cuh"
+#include "ops/cuda/card/product.cuh"
 
 /* ---- lists -----------------------------------------------------------------------------------*/
 

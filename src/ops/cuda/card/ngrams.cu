@@ -1,9 +1,9 @@
 /* What tokens look up: feeding of tokens that were just drawn, n-gram hashing, rows of the tables,
  * and the gate through which they join the streams. Bound by memory, and by the table's when it is
  * the host's. */
-#include "common.cuh"
-#include "launch.cuh"
-#include "queue.h"
+#include "ops/cuda/card/common.cuh"
+#include "ops/cuda/card/launch.cuh"
+#include "ops/cuda/card/queue.h"
 
 static unsigned blocks_for(long long n, int per_block) {
     return (unsigned)((n + per_block - 1) / per_block);
@@ -165,7 +165,7 @@ static __global__ void engram_gate(const int32_t *tokens, const dk_bf16 *kv, con
     dot = block_sum(dot, scratch);
     dot = dot / sqrt(hh + (double)eps) / sqrt(kk + (double)eps) / sqrt((double)d);
     double size = fabs(dot) < 1e-6 ? 1e-6 : fabs(dot);
-    float gate = (float)(1 / (1 + exp64(-copysign(sqrt(size), dot))));
+    float gate = (float)(1 / (1 + di_exp64(-copysign(sqrt(size), dot))));
     for (int i = threadIdx.x * 8; i < d; i += blockDim.x * 8) {
         __align__(16) dk_bf16 sum[8];
         float x[8], y[8];

@@ -1,5 +1,5 @@
 /* Weights from the order of a checkpoint to that of codes.cuh, once, behind their upload. */
-#include "codes.cuh"
+#include "ops/cuda/card/codes.cuh"
 
 struct pack_call {
     dk_matrix w;

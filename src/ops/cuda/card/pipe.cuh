@@ -5,8 +5,8 @@
 
 #include <cuda.h> /* CUtensorMap alone: nothing of the driver is linked */
 
-#include "common.cuh"
-#include "launch.cuh"
+#include "ops/cuda/card/common.cuh"
+#include "ops/cuda/card/launch.cuh"
 
 __device__ __forceinline__ uint32_t shared_address(const void *p) {
     return (uint32_t)__cvta_generic_to_shared(p);

@@ -16,9 +16,9 @@
 #ifndef DI_OPS_CUDA_PRODUCT_CUH
 #define DI_OPS_CUDA_PRODUCT_CUH
 
-#include "codes.cuh"
-#include "mma.cuh"
-#include "pipe.cuh"
+#include "ops/cuda/card/codes.cuh"
+#include "ops/cuda/card/mma.cuh"
+#include "ops/cuda/card/pipe.cuh"
 
 /* How a block is built that has WG tiles of weight rows and up to COLS activation rows, and of
  * which BLOCKS fit a multiprocessor. PAIRED: two neighbouring blocks form a cluster and share what

@@ -1,7 +1,7 @@
 /* The router: which experts a row goes to, and with what weights. A block takes a row: all of its
  * threads form scores, then one warp takes the best one by one. Bound by latencies. */
-#include "common.cuh"
-#include "launch.cuh"
+#include "ops/cuda/card/common.cuh"
+#include "ops/cuda/card/launch.cuh"
 
 struct route_call {
     const float *logits, *bias, *bias_vl;
@@ -112,7 +112,7 @@ static __global__ void __launch_bounds__(THREADS) route(route_call c) {
     let_successors_begin();
 #pragma unroll 1
     for (int e = threadIdx.x; e < c.count; e += THREADS) {
-        float s = sqrtf(softplus32(logits[e] / c.temp));
+        float s = sqrtf(di_softplusf(logits[e] / c.temp));
         score[e] = s;
         keys[e] = choice_key(s + bias[e]);
     }

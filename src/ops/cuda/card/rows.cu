@@ -1,8 +1,8 @@
 /* Ops on single rows: embedding, gathering, norm, rotation. Each is bound by memory. Sums of
  * squares are formed in f64, whose order (eights of neighbouring values, those of a thread, then a
  * tree) depends on the row's length alone. */
-#include "common.cuh"
-#include "launch.cuh"
+#include "ops/cuda/card/common.cuh"
+#include "ops/cuda/card/launch.cuh"
 
 static unsigned blocks_for(long long n, int per_block) {
     return (unsigned)((n + per_block - 1) / per_block);

@@ -1,7 +1,7 @@
 /* What a step writes into the state of sequences: window records, open groups, compressed entries
  * and their index keys. */
-#include "launch.cuh"
-#include "state.cuh"
+#include "ops/cuda/card/launch.cuh"
+#include "ops/cuda/card/state.cuh"
 
 /* ---- window ----------------------------------------------------------------------------------*/
 
@@ -113,7 +113,7 @@ static __global__ void compress(dk_step step, int ratio, const float *k, const f
         top = i == 0 || gc[i] > top ? gc[i] : top;
     }
     for (int i = 0; i < ratio; i++) {
-        gc[i] = exp32(gc[i] - top);
+        gc[i] = di_expf(gc[i] - top);
         sum += gc[i];
     }
     for (int i = 0; i < ratio; i++) {

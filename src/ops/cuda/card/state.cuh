@@ -3,7 +3,7 @@
 #ifndef DI_OPS_CUDA_STATE_CUH
 #define DI_OPS_CUDA_STATE_CUH
 
-#include "common.cuh"
+#include "ops/cuda/card/common.cuh"
 
 __device__ __forceinline__ uint8_t *ring_row(const dk_step &s, int slot, int64_t pos) {
     return s.slots + (size_t)slot * s.slot_stride + s.ring_offset +

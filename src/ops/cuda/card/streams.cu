@@ -9,8 +9,8 @@
  * norm's is that of rms_norm (rows.cu). */
 #include <cooperative_groups.h>
 
-#include "common.cuh"
-#include "launch.cuh"
+#include "ops/cuda/card/common.cuh"
+#include "ops/cuda/card/launch.cuh"
 
 namespace cg = cooperative_groups;
 
@@ -197,7 +197,7 @@ static __device__ __forceinline__ void soften(float *comb, int hc, float eps) {
             for (int j = 1; j < hc; j++) {
                 top = row[j] > top ? row[j] : top;
             }
-            value[e] = exp32(comb[i] - top);
+            value[e] = di_expf(comb[i] - top);
         }
     }
     __syncwarp();
@@ -247,7 +247,7 @@ static __device__ __forceinline__ void finish_weights(const dk_mix &c, int t, co
     if (lane < 2 * hc) {
         bool pre = lane < hc;
         float x = (float)(sum[lane] * rho) * c.scale[pre ? 0 : 1] + c.base[lane];
-        float y = sigmoid32(x);
+        float y = di_sigmoidf(x);
         if (pre) {
             c.pre[t * hc + lane] = y + c.hc_eps;
         } else {

@@ -1,6 +1,6 @@
 /* A kernel that fails: DI_CUDA_TRAP=OP puts it in front of that op's kernels, so that tests see what
  * becomes of a fault. */
-#include "queue.h"
+#include "ops/cuda/card/queue.h"
 
 static __global__ void trap(void) {
     __trap();

@@ -8,7 +8,7 @@
 #ifndef DI_OPS_CUDA_WARPGROUP_CUH
 #define DI_OPS_CUDA_WARPGROUP_CUH
 
-#include "common.cuh"
+#include "ops/cuda/card/common.cuh"
 
 enum { TILE = 64 /* rows, and columns of a chunk */, CHUNK_BYTES = TILE * 128 };
 

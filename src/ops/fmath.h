@@ -1,18 +1,25 @@
 /* exp, log1p, sigmoid and silu of our own: fixed sequences of f64 operations without fused ones, so
  * that every instruction set, vectorised or not, gives the same bits. The result rounded to f32 is
- * within 0.51 ulp of the true value. Plain C on purpose: compilers vectorise loops over these. */
-#ifndef DI_OPS_CPU_FMATH_H
-#define DI_OPS_CPU_FMATH_H
+ * within 0.51 ulp of the true value. Plain C on purpose: compilers vectorise loops over these, and
+ * kernels of ops/cuda (compiled with -fmad=false) call them as they stand. */
+#ifndef DI_OPS_FMATH_H
+#define DI_OPS_FMATH_H
 
 #include "base/formats.h"
 
-static inline int64_t di_f64_bits(double x) {
+#ifdef __CUDACC__
+#define DI_FMATH static __host__ __device__ __forceinline__
+#else
+#define DI_FMATH static inline
+#endif
+
+DI_FMATH int64_t di_f64_bits(double x) {
     int64_t u;
     memcpy(&u, &x, sizeof u);
     return u;
 }
 
-static inline double di_f64_from_bits(int64_t u) {
+DI_FMATH double di_f64_from_bits(int64_t u) {
     double x;
     memcpy(&x, &u, sizeof x);
     return x;
@@ -20,7 +27,7 @@ static inline double di_f64_from_bits(int64_t u) {
 
 /* exp for arguments that an f32 result can tell apart: clamped to +-200, NaN stays NaN.
  * x = n ln 2 + r, |r| <= 0.347; Taylor to r^9 leaves 2^-37. */
-static inline double di_exp64(double x) {
+DI_FMATH double di_exp64(double x) {
     const double round = 0x1.8p52; /* adding it leaves the nearest integer in the low bits */
     x = x > 200.0 ? 200.0 : x;
     x = x < -200.0 ? -200.0 : x;
@@ -42,23 +49,23 @@ static inline double di_exp64(double x) {
         (int64_t)((uint64_t)di_f64_bits(p) + ((uint64_t)di_f64_bits(shifted) << 52)));
 }
 
-static inline float di_expf(float x) {
+DI_FMATH float di_expf(float x) {
     return (float)di_exp64((double)x);
 }
 
-static inline float di_sigmoidf(float x) {
+DI_FMATH float di_sigmoidf(float x) {
     return (float)(1.0 / (1.0 + di_exp64(-(double)x)));
 }
 
 /* x * sigmoid(x), rounded once. */
-static inline float di_siluf(float x) {
+DI_FMATH float di_siluf(float x) {
     return (float)((double)x / (1.0 + di_exp64(-(double)x)));
 }
 
 /* log(1 + e) for e >= 0, finite or NaN: 1 + e = 2^n m, m in [sqrt 1/2, sqrt 2);
  * log m = 2 atanh(s), s = (m - 1) / (m + 1), |s| <= 0.172, series to s^15. What rounding 1 + e lost
  * is put back as a relative correction. */
-static inline double di_log1p64(double e) {
+DI_FMATH double di_log1p64(double e) {
     double u = 1.0 + e;
     double lost = (e - (u - 1.0)) / u;
     int64_t bits = di_f64_bits(u);
@@ -77,7 +84,7 @@ static inline double di_log1p64(double e) {
 }
 
 /* v above 20, else log(1 + exp v). */
-static inline float di_softplusf(float v) {
+DI_FMATH float di_softplusf(float v) {
     return v > 20.0f ? v : (float)di_log1p64(di_exp64((double)v));
 }
 
