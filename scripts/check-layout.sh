@@ -6,7 +6,7 @@ set -euo pipefail
 most_lines=900
 
 cd "${1:-$(dirname "$0")/..}"
-mapfile -t files < <(git ls-files -co --exclude-standard -- '*.c' '*.h' '*.inc' '*.sh' '*.bash' '*.py' \
+mapfile -t files < <(git ls-files -co --exclude-standard -- '*.c' '*.h' '*.inc' '*.cu' '*.cuh' '*.sh' '*.bash' '*.py' \
     '*.mk' '*.md' '*.1' Makefile '.ci/*' ':!models' ':!tests/data' | sort -u)
 existing=()
 for file in "${files[@]}"; do

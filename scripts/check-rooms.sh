@@ -7,25 +7,23 @@ set -euo pipefail
 rooms='
 base:
 text:     base
+sample:   base
+grammar:  base
 ops:      base
 ops/ref:  base ops
 ops/cpu:  base ops
 ops/cuda: base ops
 weights:  base ops
-vision:   base ops
 cache:    base ops weights
-parallel: base ops
-model:    base text ops weights cache parallel
-sample:   base text
-grammar:  base
-sched:    base text cache
-engine:   base text vision ops ops/ref ops/cpu ops/cuda weights cache parallel model sample grammar sched
+model:    base ops weights cache
+sched:    base cache
+engine:   base text sample grammar ops ops/ref ops/cpu ops/cuda weights cache model sched
 server:   base text engine
-cli:      base text ops ops/cuda weights cache grammar engine server
+cli:      base text grammar ops/cuda weights cache engine server
 '
 
 cd "${1:-$(dirname "$0")/..}"
-mapfile -t files < <(find src include -name '*.[ch]' | sort)
+mapfile -t files < <(find src include -regex '.*\.\(c\|h\|inc\|cu\|cuh\)' | sort)
 [ ${#files[@]} -gt 0 ] || { echo 'check-rooms: no sources here' >&2; exit 1; }
 
 ROOMS=$rooms awk '

@@ -34,6 +34,8 @@ say $? the_tree_has_no_climbing_include
 refuses src/base/a.c '#include "ops/ops.h"' an_include_of_the_room_above_is_refused
 refuses src/ops/ref/a.c '#include "ops/cpu/gemm.h"' neighbours_do_not_include_one_another
 refuses src/cli/a.c '#include "model/model.h"' a_face_does_not_reach_past_the_engine
+refuses src/sample/a.c '#include "text/tokenizer.h"' rooms_that_need_base_alone_include_nothing_else
+refuses src/ops/cuda/card/a.cu '#include "ops/cpu/internal.h"' kernel_files_are_looked_at_too
 refuses src/text/a.c '#  include <ops/ops.h>' angle_brackets_hide_nothing
 refuses src/base/a.c '#include "../ops/ops.h"' dots_hide_nothing
 refuses src/base/a.c '#include "json.h"' a_path_that_does_not_start_at_src_is_refused
