@@ -205,10 +205,10 @@ typedef void di_op_attention(di_backend *be, const di_step *step, int layer, int
                              const uint8_t *records, const int32_t *topk, int k,
                              const di_tensor *sink, di_bf16 *out);
 
-/* A hint; NULL in the table where it is of no use. Of what `attention` called with the same arguments (k =
- * 0: without entries) will read, the window's keys are there (records != NULL) or the chosen
- * entries (topk != NULL), so that a backend may decode them beforehand: the window's for the
- * next such call, the entries for all with this topk and source up to the next hint. */
+/* A hint; NULL in the table where it is of no use. Of what `attention` called with the same
+ * arguments (k = 0: without entries) will read, the window's keys are there (records != NULL) or
+ * the chosen entries (topk != NULL), so that a backend may decode them beforehand: the window's for
+ * the next such call, the entries for all with this topk and source up to the next hint. */
 typedef void di_op_attention_keys(di_backend *be, const di_step *step, int layer, int window,
                                   int source, int ratio, int heads, int dim, const uint8_t *records,
                                   const int32_t *topk, int k);
