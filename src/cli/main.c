@@ -1,7 +1,10 @@
 /* The program: finds the command, reads its options, runs it. Everything else is in the commands.
  */
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "cli/cli.h"
@@ -65,7 +68,19 @@ static int run(const di_command *command, int argc, char **argv) {
     return di_cli_finish(command->run(&options));
 }
 
+/* The next file that is opened takes the lowest number that is free. Where the caller has closed
+ * standard input, output or error, messages would go into it; so the number is taken, by something
+ * that refuses to be read (0) or written (1, 2) as before. */
+static void hold_standard_descriptors(void) {
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF) {
+            (void)open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+        }
+    }
+}
+
 int main(int argc, char **argv) {
+    hold_standard_descriptors();
     di_signals_install();
     const char *name = argc > 1 ? argv[1] : NULL;
     if (!name) {

@@ -53,9 +53,12 @@ static bool set_max_len(const di_engine *e, di_request *r, int64_t max_tokens, i
     return true;
 }
 
+/* Of 63 bits, so that what an answer tells can be given again wherever seeds are read: JSON's
+ * integers are signed here. */
 static bool random_seed(uint64_t *seed, di_error *err) {
-    return getrandom(seed, sizeof *seed, 0) == (ssize_t)sizeof *seed ||
-           di_fail_errno(err, "no random seed from the system");
+    bool drawn = getrandom(seed, sizeof *seed, 0) == (ssize_t)sizeof *seed;
+    *seed >>= 1;
+    return drawn || di_fail_errno(err, "no random seed from the system");
 }
 
 /* ---- lists ------------------------------------------------------------------------------------*/

@@ -43,6 +43,40 @@ def test_a_full_device_is_reported_and_fails(_):
         complains(deepinfer("inspect", DEMO, stdout=full), 1, "no space left")
 
 
+def closing(*descriptors):
+    """For a child: these of 0, 1 and 2 are closed, as by `<&- >&- 2>&-`."""
+    return lambda: [os.close(fd) for fd in descriptors]
+
+
+@test
+def test_what_was_for_a_closed_descriptor_goes_into_no_file(folder):
+    lines = '{"prompt": "The", "max_tokens": 4, "seed": 1}\n{}\n'
+    (folder / "in.jsonl").write_text(lines)
+    out, trace = folder / "out.jsonl", folder / "trace.json"
+    told = ("generate", "-m", DEMO, "-i", folder / "in.jsonl", "-o", out, "--stats", "--trace", trace)
+    assert deepinfer(*told).status == 1
+    wanted = out.read_text()
+    for fds in [(2,), (1, 2), (0, 2), (0, 1, 2)]:
+        assert deepinfer(*told, preexec_fn=closing(*fds)).status == 1
+        assert out.read_text() == wanted, (fds, out.read_text())
+        assert len(json.loads(trace.read_text())["traceEvents"]) > 3, fds
+    run = ("run", "-m", DEMO, "-p", "Hello!", "-n", 3, "--trace", trace)
+    for fds in [(1,), (0, 1)]:
+        complains(deepinfer(*run, preexec_fn=closing(*fds)), 1, "standard output", "bad file")
+        json.loads(trace.read_text())
+
+
+@test
+def test_a_seed_that_was_drawn_can_be_given_again(folder):
+    generate = ("generate", "-m", DEMO, "-q", "--num-drafts", 0)
+    request = '{"prompt": "The", "max_tokens": 12, "temperature": 1.5}\n'
+    drawn = [json.loads(line) for line in succeeds(deepinfer(*generate, stdin=request * 16)).out.splitlines()]
+    assert len({answer["seed"] for answer in drawn}) == 16
+    for first in drawn[:4] + sorted(drawn, key=lambda answer: answer["seed"])[:2]:
+        again = succeeds(deepinfer(*generate, "--seed", first["seed"], stdin=request))
+        assert json.loads(again.out)["token_ids"] == first["token_ids"]
+
+
 @test
 def test_a_file_that_may_not_grow_is_reported_and_not_left_behind(folder):
     out = folder / "out.safetensors"
