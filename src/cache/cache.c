@@ -40,11 +40,11 @@ size_t di_cache_bytes(const di_config *c, const di_cache_options *o) {
 static bool options_ok(const di_config *c, const di_cache_options *o, di_error *err) {
     int room = DI_MAX_LAYERS - c->num_hidden_layers;
     if (o->num_blocks < 1 || o->num_slots < 1 || o->num_snapshots < 0 ||
-        all_slots(o) > INT32_MAX - 1 || o->num_blocks > INT32_MAX - 1) {
-        return di_fail(
-            err, DI_ERR_ARGUMENT,
-            "cache of %d blocks, %d slots and %d snapshots; at least 1, 1 and 0 expected",
-            o->num_blocks, o->num_slots, o->num_snapshots);
+        all_slots(o) > DI_CACHE_MOST || o->num_blocks > DI_CACHE_MOST) {
+        return di_fail(err, DI_ERR_ARGUMENT,
+                       "cache of %d blocks, %d slots and %d snapshots; allowed are 1 to %d blocks, "
+                       "1 slot and 0 snapshots at least, %d of both at most",
+                       o->num_blocks, o->num_slots, o->num_snapshots, DI_CACHE_MOST, DI_CACHE_MOST);
     }
     if (o->max_backtracking < 0 || o->max_backtracking > DI_BLOCK_TOKENS) {
         return di_fail(err, DI_ERR_ARGUMENT, "cache's max_backtracking is %d, allowed are 0 to %d",

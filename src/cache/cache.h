@@ -31,7 +31,10 @@
 #include "ops/ops.h"
 #include "weights/config.h"
 
-enum { DI_BLOCK_TOKENS = 128 };
+enum {
+    DI_BLOCK_TOKENS = 128,
+    DI_CACHE_MOST = INT32_MAX - 1, /* blocks, and slots with snapshots */
+};
 
 typedef struct di_cache di_cache;
 

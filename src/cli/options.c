@@ -118,13 +118,13 @@ static bool is_choice(const char *choices, const char *word) {
     return false;
 }
 
-/* "1.5G", "512M", "4096"; or "50%" of what is free now. */
-/* share: what stands before '%', as a part of 1; else 0. */
+/* "1.5G", "512M", "4096"; or "50%" of what is free now. share: what stands before '%', as a part of
+ * 1; else 0. */
 static bool read_bytes(const char *text, int64_t *bytes, double *share) {
     static const char units[] = "KMGT";
     char *end;
     double value = strtod(text, &end);
-    if (!isdigit((unsigned char)text[0]) || strpbrk(text, "xX") || !isfinite(value)) {
+    if (!isdigit((unsigned char)text[0]) || !isfinite(value)) {
         return false;
     }
     const char *unit = *end ? strchr(units, toupper((unsigned char)*end)) : NULL;
@@ -146,8 +146,9 @@ static bool read_bytes(const char *text, int64_t *bytes, double *share) {
 static bool read_number(const di_option *option, const char *text, di_option_value *value) {
     char *end;
     errno = 0;
-    /* strto* skip white space and strtoull takes "-1"; a number here begins with one of these. */
-    if (!text[0] || (!isdigit((unsigned char)text[0]) && !strchr("-+.", text[0]))) {
+    /* strto* skip white space, and strtod takes hexadecimal digits, which strtoll leaves. */
+    if (!text[0] || (!isdigit((unsigned char)text[0]) && !strchr("-+.", text[0])) ||
+        strpbrk(text, "xX")) {
         return false;
     }
     if (option->type == DI_OPTION_BYTES) {

@@ -203,11 +203,9 @@ bool di_parts_size_cache(di_parts *e, const di_parts_options *o, size_t budget, 
     size_t most = (size_t)di_blocks_for(e->max_model_len) * (size_t)o->max_num_seqs;
     size_t least = slots + (l.slot_stride + l.block_stride) * 2;
     if (budget < least) {
-        return di_fail(
-            err, DI_ERR_NO_MEMORY,
-            "%zu bytes for the cache (kv_memory) hold no %d sequences (max_num_seqs); at "
-            "least %zu are needed",
-            budget, o->max_num_seqs, least);
+        return di_fail(err, DI_ERR_NO_MEMORY,
+                       "kv_memory is %zu bytes, at least %zu are needed (max_num_seqs is %d)",
+                       budget, least, o->max_num_seqs);
     }
     size_t snapshots = o->no_prefix_cache ? 0 : (budget - slots) / 8 / l.slot_stride + 1;
     size_t cap = (size_t)o->max_num_seqs * 4 + 16;
@@ -216,7 +214,7 @@ bool di_parts_size_cache(di_parts *e, const di_parts_options *o, size_t budget, 
     size_t blocks = (budget - slots - snapshots * l.slot_stride) / l.block_stride;
     blocks = !capped || blocks < most ? blocks : most;
     *c = di_parts_least_cache(e);
-    c->num_blocks = (int)(blocks < INT32_MAX ? blocks : INT32_MAX);
+    c->num_blocks = (int)(blocks < DI_CACHE_MOST ? blocks : DI_CACHE_MOST);
     c->num_slots = o->max_num_seqs;
     c->num_snapshots = (int)snapshots;
     e->num_blocks = c->num_blocks;

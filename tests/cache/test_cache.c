@@ -255,6 +255,7 @@ static void test_wrong_options_are_refused_by_name(void **state) {
         const char *said;
     } cases[] = {
         {{.num_blocks = 0, .num_slots = 1}, "0 blocks"},
+        {{.num_blocks = INT32_MAX, .num_slots = 1}, "allowed are 1 to 2147483646 blocks"},
         {{.num_blocks = 1, .num_slots = -1}, "-1 slots"},
         {{.num_blocks = 1, .num_slots = 1, .num_snapshots = -1}, "-1 snapshots"},
         {{.num_blocks = 1, .num_slots = 1, .num_snapshots = INT32_MAX}, "snapshots"},

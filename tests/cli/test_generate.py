@@ -383,7 +383,8 @@ def test_engine_options_are_checked_with_their_range(_):
                                  ("--replay-mode", "some", "mask"), ("--max-logprobs", "1001",
                                                                      "0 to 1000")]:
         complains(deepinfer("generate", *FLAGS, flag, value), 2, flag, value, allowed)
-    complains(deepinfer("generate", *FLAGS, "--kv-memory", "1K"), 1, "kv_memory", "at least")
+    complains(deepinfer("generate", *FLAGS, "--kv-memory", "1K"), 1, "kv_memory is 1024 bytes",
+              "at least", "max_num_seqs is 64")
     complains(deepinfer("generate", *FLAGS, "--replay-mode", "compact", "--replay-keep-tokens", 9),
               1, "replay_keep_tokens is 9")
 

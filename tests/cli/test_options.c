@@ -109,6 +109,7 @@ static void test_values_out_of_range_name_option_value_and_range(void **state) {
     expect_refused(IN_RUN, "--temperature=1e999", "--temperature is '1e999', allowed: 0 to 100");
     expect_refused(IN_RUN, "--temperature=", "--temperature is '', allowed: 0 to 100");
     expect_refused(IN_RUN, "--temperature= 1", "--temperature is ' 1', allowed: 0 to 100");
+    expect_refused(IN_RUN, "--temperature=0x1", "--temperature is '0x1', allowed: 0 to 100");
     expect_refused(IN_RUN, "--temperature=.", "--temperature is '.', allowed: 0 to 100");
     expect_refused(IN_RUN, "--top-p=0", "--top-p is '0', allowed: above 0, up to 1");
     expect_refused(IN_RUN, "--top-k=0", "--top-k is '0', allowed: -1, or 1 to 2147483647");
