@@ -202,8 +202,8 @@ static bool handle(chat *c, di_buffer *message) {
 int di_chat(di_conversation *conversation, const char *system) {
     chat c = {.conversation = conversation, .system = system ? di_strdup(system) : NULL};
     di_error err = {0};
-    int interrupts = 0, status = DI_EXIT_WELL;
-    di_lines_open(&c.lines, stdin, "standard input");
+    int interrupts = 0;
+    int status = di_lines_open(&c.lines, "-", &err) ? DI_EXIT_WELL : DI_EXIT_FAILED;
     fputs("Type a question; /help lists what else there is.\n", stderr);
     while (!c.leave && status == DI_EXIT_WELL) {
         di_buffer message = {0};

@@ -144,14 +144,12 @@ static bool answer_all(job *j, di_error *err) {
 
 /* ---- the command ------------------------------------------------------------------------------*/
 
-static bool answer_queue(job *j, const di_options *o, FILE *in, const char *in_name,
-                         di_error *err) {
+static bool answer_queue(job *j, const di_options *o, di_error *err) {
     j->queue = di_queue_create(j->engine, err);
     if (!j->queue) {
         return false;
     }
     bool quiet = o->values[DI_OPT_QUIET].flag, stats = o->values[DI_OPT_STATS].flag;
-    di_lines_open(&j->lines, in, in_name);
     di_progress_begin(&j->progress, "answered", quiet || stats);
     di_watch_begin(&j->watch, j->engine, di_options_text(o, DI_OPT_BACKEND, "cpu"), stats);
     bool ok = answer_all(j, err);
@@ -161,7 +159,6 @@ static bool answer_queue(job *j, const di_options *o, FILE *in, const char *in_n
     if (o->values[DI_OPT_SPEC_STATS].flag) {
         di_spec_report(j->engine, stderr);
     }
-    di_lines_close(&j->lines);
     return ok;
 }
 
@@ -180,7 +177,7 @@ static void abort_output(job *j, const di_options *o, di_error *err) {
 }
 
 /* The file comes first: a folder that is missing is told before the model is read. */
-static bool run_job(job *j, const di_options *o, FILE *in, const char *in_name, di_error *err) {
+static bool run_job(job *j, const di_options *o, di_error *err) {
     const char *path = di_options_text(o, DI_OPT_OUTPUT, "-");
     if (!di_partial_open(&j->out, path, o->values[DI_OPT_RESUME].flag, err)) {
         return false;
@@ -197,7 +194,7 @@ static bool run_job(job *j, const di_options *o, FILE *in, const char *in_name, 
     bool ok = j->engine && di_flight_create(&j->flight, 2 * sequences, err);
     if (ok) {
         di_cli_params(o, j->engine, &j->defaults);
-        ok = answer_queue(j, o, in, in_name, err);
+        ok = answer_queue(j, o, err);
     }
     if (ok) {
         ok = di_partial_commit(&j->out, err);
@@ -216,18 +213,10 @@ int di_command_generate(const di_options *o) {
         di_cli_fail(&err);
         return DI_EXIT_USAGE;
     }
-    const char *path = di_options_text(o, DI_OPT_INPUT, "-");
-    bool from_stdin = strcmp(path, "-") == 0;
-    const char *name = from_stdin ? "standard input" : path;
-    FILE *in = from_stdin ? stdin : fopen(path, "re");
-    if (!in) {
-        di_fail_errno(&err, "%s", path);
-        return di_cli_fail(&err);
-    }
-    bool ok = run_job(&j, o, in, name, &err);
-    if (!from_stdin) {
-        fclose(in);
-    }
+    bool ok = di_lines_open(&j.lines, di_options_text(o, DI_OPT_INPUT, "-"), &err) &&
+              run_job(&j, o, &err);
+    const char *name = j.lines.name;
+    di_lines_close(&j.lines);
     if (!ok) {
         return di_cli_fail(&err);
     }

@@ -10,8 +10,7 @@ static int run_lines(const di_chat_tokens *tokens, bool server) {
     di_error err = {0};
     di_lines lines;
     di_buffer out = {0};
-    di_lines_open(&lines, stdin, "standard input");
-    int status = DI_EXIT_WELL;
+    int status = di_lines_open(&lines, "-", &err) ? DI_EXIT_WELL : DI_EXIT_FAILED;
     while (status == DI_EXIT_WELL && di_lines_next(&lines, &err)) {
         if (di_lines_blank(&lines)) {
             continue;
@@ -37,7 +36,7 @@ int di_command_recipe(const di_options *o) {
     const char *file = di_options_text(o, DI_OPT_TOKENIZER, NULL);
     di_error err = {0};
     if (!model == !file) {
-        di_fail(&err, DI_ERR_ARGUMENT, "exactly one of --model and --tokenizer is needed");
+        di_fail(&err, DI_ERR_ARGUMENT, "recipe: exactly one of --model and --tokenizer is needed");
         di_cli_fail(&err);
         return DI_EXIT_USAGE;
     }

@@ -198,26 +198,13 @@ static bool open_check(check *c, const di_options *o, di_error *err) {
 
 int di_command_replay_check(const di_options *o) {
     di_error err = {0};
-    const char *path = di_options_text(o, DI_OPT_INPUT, "-");
-    bool from_stdin = strcmp(path, "-") == 0;
-    FILE *in = from_stdin ? stdin : fopen(path, "re");
-    if (!in) {
-        di_fail_errno(&err, "%s", path);
-        return di_cli_fail(&err);
-    }
     check c = {0};
-    bool ok = open_check(&c, o, &err);
-    if (ok) {
-        di_lines_open(&c.lines, in, from_stdin ? "standard input" : path);
-        ok = check_all(&c, &err);
-        di_lines_close(&c.lines);
-    }
+    bool ok = di_lines_open(&c.lines, di_options_text(o, DI_OPT_INPUT, "-"), &err) &&
+              open_check(&c, o, &err) && check_all(&c, &err);
+    di_lines_close(&c.lines);
     di_parts_close(&c.compact);
     di_parts_close(&c.mask);
     di_free(c.last);
-    if (!from_stdin) {
-        fclose(in);
-    }
     if (!ok) {
         return di_cli_fail(&err);
     }

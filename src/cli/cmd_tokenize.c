@@ -91,8 +91,7 @@ static int run(const di_options *o, line_fn convert) {
         return di_cli_fail(&err);
     }
     di_lines lines;
-    di_lines_open(&lines, stdin, "standard input");
-    int status = DI_EXIT_WELL;
+    int status = di_lines_open(&lines, "-", &err) ? DI_EXIT_WELL : DI_EXIT_FAILED;
     while (status == DI_EXIT_WELL && di_lines_next(&lines, &err)) {
         if (di_lines_blank(&lines)) {
             continue;

@@ -2,7 +2,9 @@
 #include "cli/lines.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -12,8 +14,11 @@
 /* Ctrl-C may be taken by another thread, or come just before the wait begins: look anew. */
 enum { READ_BYTES = 65536, LOOK_MS = 100 };
 
-void di_lines_open(di_lines *lines, FILE *stream, const char *name) {
-    *lines = (di_lines){.fd = fileno(stream), .name = name};
+bool di_lines_open(di_lines *lines, const char *path, di_error *err) {
+    bool standard = strcmp(path, "-") == 0;
+    *lines = (di_lines){.name = standard ? "standard input" : path};
+    lines->fd = standard ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
+    return lines->fd >= 0 || di_fail_errno(err, "%s", path);
 }
 
 /* Room for READ_BYTES more and a NUL behind them. */
@@ -119,6 +124,9 @@ bool di_lines_blank(const di_lines *lines) {
 }
 
 void di_lines_close(di_lines *lines) {
+    if (lines->fd > STDIN_FILENO) {
+        close(lines->fd);
+    }
     di_free(lines->buffer);
     *lines = (di_lines){0};
 }
