@@ -31,8 +31,8 @@ int di_cli_finish(int status);
 /* ---- signals (signals.c) ---- */
 
 /* From now on: SIGPIPE and SIGXFSZ are errors of write(); SIGBUS (a mapped file shrank) is a
- * message and exit status 1, SIGTERM and SIGINT end the program; all remove the file named by
- * di_signals_guard first. */
+ * message and exit status 1, SIGTERM, SIGINT and (unless it was ignored, as under nohup) SIGHUP end
+ * the program; all remove the file named by di_signals_guard first. */
 void di_signals_install(void);
 
 /* Ctrl-C is only noted from now on; a second one that has not been taken ends the program. */

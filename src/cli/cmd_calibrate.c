@@ -119,18 +119,16 @@ static bool fit(calibration *c, const di_options *o, di_error *err) {
     return true;
 }
 
-static bool run(calibration *c, const di_options *o, FILE *in, const char *name, di_error *err) {
+static bool run(calibration *c, const di_options *o, di_error *err) {
     di_cli_params(o, c->engine, &c->defaults);
     c->queue = di_queue_create(c->engine, err);
     if (!c->queue) {
         return false;
     }
-    di_lines_open(&c->lines, in, name);
     di_progress_begin(&c->progress, "answered", o->values[DI_OPT_QUIET].flag);
     bool ok = answer_all(c, err);
     di_queue_destroy(c->queue);
     di_progress_end(&c->progress);
-    di_lines_close(&c->lines);
     return ok && fit(c, o, err);
 }
 
@@ -141,18 +139,15 @@ int di_command_calibrate(const di_options *o) {
         di_cli_fail(&err);
         return DI_EXIT_USAGE;
     }
-    const char *path = di_options_text(o, DI_OPT_INPUT, "-");
-    bool from_stdin = strcmp(path, "-") == 0;
-    FILE *in = from_stdin ? stdin : fopen(path, "re");
-    if (!in) {
-        di_fail_errno(&err, "%s", path);
-        return di_cli_fail(&err);
+    if (o->values[DI_OPT_NUM_DRAFTS].given && o->values[DI_OPT_NUM_DRAFTS].integer == 0) {
+        di_fail(&err, DI_ERR_ARGUMENT, "calibrate: --num-drafts is 0, at least 1 is needed");
+        di_cli_fail(&err);
+        return DI_EXIT_USAGE;
     }
-    c.engine = di_cli_open_calibrating(o, di_cli_max_num_seqs(o), &err);
-    bool ok = c.engine && run(&c, o, in, from_stdin ? "standard input" : path, &err);
+    bool ok = di_lines_open(&c.lines, di_options_text(o, DI_OPT_INPUT, "-"), &err);
+    c.engine = ok ? di_cli_open_calibrating(o, di_cli_max_num_seqs(o), &err) : NULL;
+    ok = c.engine && run(&c, o, &err);
     di_engine_close(c.engine);
-    if (!from_stdin) {
-        fclose(in);
-    }
+    di_lines_close(&c.lines);
     return ok ? DI_EXIT_WELL : di_cli_fail(&err);
 }

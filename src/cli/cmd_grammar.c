@@ -267,9 +267,6 @@ static bool open_session(session *s, const di_options *o, di_error *err) {
     const char *model = di_options_text(o, DI_OPT_MODEL, NULL);
     const char *path = di_options_text(o, DI_OPT_TOKENIZER, model);
     s->o = o;
-    if (!path) {
-        return di_fail(err, DI_ERR_ARGUMENT, "give a model (-m DIR) or --tokenizer FILE");
-    }
     di_grammar_type_parse(o->values[DI_OPT_TYPE].text, &s->type);
     di_grammar_options_default(&s->options);
     s->options.lenient = o->values[DI_OPT_LENIENT].flag;
@@ -284,10 +281,15 @@ static bool open_session(session *s, const di_options *o, di_error *err) {
 int di_command_grammar(const di_options *o) {
     di_error err = {0};
     session s = {0};
+    if (!o->values[DI_OPT_MODEL].given && !o->values[DI_OPT_TOKENIZER].given) {
+        di_fail(&err, DI_ERR_ARGUMENT, "grammar: --model DIR or --tokenizer FILE is needed");
+        (void)di_cli_fail(&err);
+        return DI_EXIT_USAGE;
+    }
     bool ok = open_session(&s, o, &err);
     if (ok) {
         di_lines lines;
-        di_lines_open(&lines, stdin, "standard input");
+        ok = di_lines_open(&lines, "-", &err);
         while (ok && di_lines_next(&lines, &err)) {
             ok = di_lines_blank(&lines) || answer(&s, &lines, &err);
         }

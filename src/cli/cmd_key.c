@@ -95,7 +95,7 @@ static bool make_key(const di_options *o, const char *path, bool renew, di_error
         fprintf(stderr, "deepinfer: %s has a new key for '%s'. It is shown only now:\n", path, id);
         ok = di_cli_write(token, strlen(token), err) && di_cli_write("\n", 1, err);
     }
-    memset(token, 0, sizeof token);
+    explicit_bzero(token, sizeof token);
     return ok;
 }
 
@@ -176,7 +176,7 @@ static bool check_key(di_keys *keys, di_error *err) {
     }
     const di_key *key;
     di_key_verdict verdict = di_keys_admit(keys, di_str_of(token), &key);
-    memset(token, 0, sizeof token);
+    explicit_bzero(token, sizeof token);
     if (!key) {
         return di_fail(err, DI_ERR_ARGUMENT, "%s",
                        verdict == DI_KEY_MISSING ? "there is no key on standard input"

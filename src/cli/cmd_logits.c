@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "base/safetensors_write.h"
 #include "cli/cli.h"
@@ -53,7 +54,8 @@ static bool write_rows(void *user, const float *logits, int num_rows, di_error *
 }
 
 static bool write_all(di_parts *parts, const di_ids *ids, int chunk, output *out, di_error *err) {
-    return di_safetensors_write_header(&out->writer, "logits", (int64_t)ids->count, out->vocab_size,
+    return di_scorer_check(parts, ids->data, (int64_t)ids->count, err) &&
+           di_safetensors_write_header(&out->writer, "logits", (int64_t)ids->count, out->vocab_size,
                                        err) &&
            di_logits_run(parts, ids->data, (int64_t)ids->count, chunk, 0, write_rows, out, err);
 }
@@ -84,6 +86,13 @@ int di_command_logits(const di_options *o) {
     di_error err = {0};
     di_ids ids = {0};
     if (!read_ids(o->values[DI_OPT_IDS].text, &ids, &err)) {
+        di_ids_free(&ids);
+        di_cli_fail(&err);
+        return DI_EXIT_USAGE;
+    }
+    if (!o->values[DI_OPT_OUTPUT].given && isatty(STDOUT_FILENO)) {
+        di_fail(&err, DI_ERR_ARGUMENT,
+                "logits: a terminal can't show a safetensors file: --output FILE is needed");
         di_ids_free(&ids);
         di_cli_fail(&err);
         return DI_EXIT_USAGE;

@@ -40,6 +40,12 @@ static bool complete(const di_command *command, const di_options *o, di_error *e
     if (o->num_arguments < command->min_arguments) {
         return di_fail(err, DI_ERR_ARGUMENT, "%s is missing", command->arguments);
     }
+    for (int i = 0; i < o->num_arguments; i++) {
+        if (!o->arguments[i][0]) {
+            return di_fail(err, DI_ERR_ARGUMENT, "an argument is empty, needed: %s",
+                           command->arguments);
+        }
+    }
     for (int i = 0; i < command->num_required; i++) {
         const di_option *option = &di_option_table[command->required[i]];
         if (!o->values[command->required[i]].given) {

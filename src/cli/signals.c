@@ -48,7 +48,16 @@ static void handle(int signal_number, void (*handler)(int)) {
     sigaction(signal_number, &action, NULL);
 }
 
+/* A terminal that is closed ends the program, unless it was started by nohup. */
+static void handle_hangup(void) {
+    struct sigaction before;
+    if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN) {
+        handle(SIGHUP, on_terminate);
+    }
+}
+
 void di_signals_install(void) {
+    handle_hangup();
     handle(SIGPIPE, SIG_IGN);
     handle(SIGXFSZ, SIG_IGN);
     handle(SIGBUS, on_bus_error);

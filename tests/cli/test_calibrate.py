@@ -49,7 +49,8 @@ def test_too_little_is_refused_and_nothing_written(folder):
     model = copy_of_demo(folder)
     complains(calibrate(model, stdin=""), 1, "0 drafts were tested", "50")
     complains(calibrate(model, stdin="{}\n"), 1, "standard input line 1")
-    complains(calibrate(model, "--num-drafts", 0), 1, "no drafts to calibrate")
+    complains(calibrate(model, "--num-drafts", 0), 2, "--num-drafts is 0")
+    complains(calibrate(model, "--num-drafts", 0, "-i", folder / "none"), 2, "--num-drafts is 0")
     assert not (model / "draft_calibration.json").exists()
 
 

@@ -2,6 +2,7 @@
 
 import math
 import os
+import pty
 import sys
 
 sys.path.insert(0, "tests/support")
@@ -81,6 +82,23 @@ def test_recorded_logits_are_met(folder):
 def test_standard_output_takes_the_file_too(folder):
     result = succeeds(deepinfer("logits", "-m", DEMO, "--ids", "0,17,42", "-o", "-"))
     assert read_safetensors(result.raw)["logits"][1] == [3, VOCAB]
+
+
+@test
+def test_nothing_is_written_where_ids_are_refused(_):
+    result = deepinfer("logits", "-m", DEMO, "--ids", "0,4160")
+    complains(result, 1, "4160")
+    assert result.raw == b"", result
+
+
+@test
+def test_a_terminal_is_not_filled_with_bytes(_):
+    child, terminal = pty.openpty()
+    try:
+        complains(deepinfer("logits", "-m", DEMO, "--ids", "1", stdout=terminal), 2, "--output")
+    finally:
+        os.close(child)
+        os.close(terminal)
 
 
 @test

@@ -181,7 +181,8 @@ def test_head_gets_its_byte_and_the_program_ends(_):
 
 def interrupted(folder, number, *args, data):
     """Sends the signal once the temporary output is there; -> (status, standard error)."""
-    child = start(*args, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    child = start(*args, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                  preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL))
     feeder = threading.Thread(target=lambda: (child.stdin.write(data), child.stdin.close()),
                               daemon=True)
     feeder.start()
@@ -206,11 +207,13 @@ def test_an_interrupted_generate_leaves_no_file_and_says_130(folder):
 
 @test
 def test_a_terminated_generate_leaves_no_file(folder):
-    out = folder / "out.jsonl"
-    data = many_requests(500, 400).encode()
-    status, err = interrupted(folder, signal.SIGTERM, *GENERATE, "-o", out, data=data)
-    assert status in (130, 143, -signal.SIGTERM), (status, err)
-    assert not os.listdir(folder), os.listdir(folder)
+    """Nor one whose terminal is closed."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        out = folder / "out.jsonl"
+        data = many_requests(500, 400).encode()
+        status, err = interrupted(folder, number, *GENERATE, "-o", out, data=data)
+        assert status == 128 + number, (status, err)
+        assert not os.listdir(folder), os.listdir(folder)
 
 
 @test

@@ -72,6 +72,8 @@ def test_a_missing_model_is_named(_):
         complains(deepinfer(command), 2, "--model")
     complains(deepinfer("logits", "-m", DEMO), 2, "--ids")
     assert deepinfer("inspect").status == 2
+    complains(deepinfer("inspect", ""), 2, "empty", "DIR")
+    complains(deepinfer("grammar", "--type", "regex"), 2, "--model", "--tokenizer")
 
 
 @test
