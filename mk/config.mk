@@ -3,7 +3,7 @@
 ARCH := $(shell uname -m)
 PKGS := jansson libpcre2-8 libutf8proc libxxhash
 # Of the program only: the library does not hold the server.
-SERVER_PKGS := libmicrohttpd libsodium
+SERVER_PKGS := libmicrohttpd gnutls libsodium
 
 ifneq ($(filter tsan fuzz,$(MODE)),)
 # libFuzzer is clang's, and its ThreadSanitizer is the newer one.

@@ -7,8 +7,8 @@
 set -euo pipefail
 
 base=(build-essential pkg-config xz-utils libjansson-dev libpcre2-dev libutf8proc-dev
-      libxxhash-dev libmicrohttpd-dev libsodium-dev libcmocka-dev python3 python3-numpy
-      python3-jsonschema python3-prometheus-client)
+      libxxhash-dev libmicrohttpd-dev libgnutls28-dev libsodium-dev libcmocka-dev python3
+      python3-numpy python3-jsonschema python3-prometheus-client)
 dev=(git clang clang-format clang-tidy libclang-rt-14-dev libomp-14-dev)
 
 wanted=("${base[@]}")
@@ -30,6 +30,7 @@ have_without_dpkg() {
         libutf8proc-dev) pkg-config --exists libutf8proc ;;
         libxxhash-dev) pkg-config --exists libxxhash ;;
         libmicrohttpd-dev) pkg-config --exists libmicrohttpd ;;
+        libgnutls28-dev) pkg-config --exists gnutls ;;
         libcmocka-dev) pkg-config --exists cmocka ;;
         python3-numpy) /usr/bin/python3 -c 'import numpy' ;;
         python3-jsonschema) /usr/bin/python3 -c 'import jsonschema' ;;

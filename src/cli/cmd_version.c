@@ -1,4 +1,5 @@
 /* deepinfer version: what was built, from what, and what it found on this machine. */
+#include <gnutls/gnutls.h>
 #include <jansson.h>
 #include <microhttpd.h>
 #include <sodium.h>
@@ -35,6 +36,7 @@ int di_command_version(const di_options *o) {
     print_pcre2();
     printf("  utf8proc  %s\n", utf8proc_version());
     printf("  libmicrohttpd  %s\n", MHD_get_version());
+    printf("  GnuTLS    %s\n", gnutls_check_version(NULL));
     printf("  libsodium %s\n", sodium_version_string());
     char features[256];
     di_cpu_feature_list(features, sizeof features);

@@ -18,24 +18,23 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "base/file.h"
 #include "server/exchange.h"
 #include "server/internal.h"
 #include "server/peers.h"
 #include "server/readers.h"
+#include "server/tls.h"
 
-enum { BACKLOG = 1024, STREAM_BLOCK = 16384, MOST_PEM = 1 << 20 };
+enum { BACKLOG = 1024, STREAM_BLOCK = 16384 };
 
 struct di_http {
     struct di_server *server;
     struct MHD_Daemon *daemon;
-    char *cert, *key; /* of TLS; NULL: without */
-    int listening;    /* taken back from the daemon by quiesce; -1: not */
+    di_tls *tls;   /* NULL: without */
+    int listening; /* taken back from the daemon by quiesce; -1: not */
     bool check_host;
 };
 
@@ -379,7 +378,7 @@ static enum MHD_Result on_request(void *self, struct MHD_Connection *connection,
     }
     if (v->x.generation && !v->watched) {
         /* an interim response is written past the library, which TLS does not allow */
-        bool interim = strcmp(version, MHD_HTTP_VERSION_1_1) == 0 && !h->cert;
+        bool interim = strcmp(version, MHD_HTTP_VERSION_1_1) == 0 && !h->tls;
         v->watched = true;
         di_peers_begin(h->server->peers, v->peer, v->x.generation, interim);
     }
@@ -486,6 +485,15 @@ static void mind_silence(int fd) {
     }
 }
 
+/* The certificate that is in force now, instead of the one that the library began with. */
+static void dress(di_http *h, struct MHD_Connection *connection) {
+    const union MHD_ConnectionInfo *session =
+        h->tls ? MHD_get_connection_info(connection, MHD_CONNECTION_INFO_GNUTLS_SESSION) : NULL;
+    if (session && session->tls_session) {
+        di_tls_dress(h->tls, session->tls_session);
+    }
+}
+
 static void on_connection(void *self, struct MHD_Connection *connection, void **context,
                           enum MHD_ConnectionNotificationCode what) {
     di_http *h = self;
@@ -499,6 +507,7 @@ static void on_connection(void *self, struct MHD_Connection *connection, void **
         MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
     int socket_fd = fd ? fd->connect_fd : -1;
     mind_silence(socket_fd);
+    dress(h, connection);
     const union MHD_ConnectionInfo *address =
         MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
     describe_address(address ? address->client_addr : NULL, text, sizeof text);
@@ -567,10 +576,7 @@ static void ignore_message(void *self, const char *format, va_list args) {
     di_metrics_event(h->server->metrics, DI_EVENT_BAD_REQUEST);
 }
 
-/* The certificate and its key, which others must not be able to read. */
-static bool read_tls(di_http *h, const di_server_options *o, di_error *err) {
-    struct stat key;
-    size_t size;
+static bool open_tls(di_http *h, const di_server_options *o, di_error *err) {
     if (!o->tls_cert) {
         return true;
     }
@@ -578,20 +584,12 @@ static bool read_tls(di_http *h, const di_server_options *o, di_error *err) {
         return di_fail(err, DI_ERR_UNSUPPORTED,
                        "tls_cert is given, but this libmicrohttpd was built without TLS");
     }
-    if (stat(o->tls_key, &key) == 0 && (key.st_mode & S_IRWXO)) {
-        return di_fail(err, DI_ERR_ARGUMENT, "%s can be read by others (mode %03o), allowed is 640",
-                       o->tls_key, key.st_mode & 0777u);
-    }
-    return di_file_read(o->tls_cert, MOST_PEM, &h->cert, &size, err) &&
-           di_file_read(o->tls_key, MOST_PEM, &h->key, &size, err);
+    h->tls = di_tls_open(o->tls_cert, o->tls_key, err);
+    return h->tls != NULL;
 }
 
 static void destroy(di_http *h) {
-    if (h->key) {
-        explicit_bzero(h->key, strlen(h->key));
-    }
-    di_free(h->key);
-    di_free(h->cert);
+    di_tls_close(h->tls);
     di_free(h);
 }
 
@@ -604,7 +602,7 @@ di_http *di_http_start(di_server *s, int listening, bool check_host, di_error *e
     }
     *h = (di_http){.server = s, .listening = -1, .check_host = check_host};
     const di_server_options *o = &s->options;
-    if (!read_tls(h, o, err)) {
+    if (!open_tls(h, o, err)) {
         close(listening);
         destroy(h);
         return NULL;
@@ -615,12 +613,13 @@ di_http *di_http_start(di_server *s, int listening, bool check_host, di_error *e
         {threads > 1 ? MHD_OPTION_THREAD_POOL_SIZE : MHD_OPTION_END, (intptr_t)threads, NULL},
         {MHD_OPTION_END, 0, NULL}};
     struct MHD_OptionItem tls[] = {
-        {h->cert ? MHD_OPTION_HTTPS_MEM_CERT : MHD_OPTION_END, 0, h->cert},
-        {MHD_OPTION_HTTPS_MEM_KEY, 0, h->key},
+        {h->tls ? MHD_OPTION_HTTPS_MEM_CERT : MHD_OPTION_END, 0,
+         h->tls ? (void *)di_tls_first_cert(h->tls) : NULL},
+        {MHD_OPTION_HTTPS_MEM_KEY, 0, h->tls ? (void *)di_tls_first_key(h->tls) : NULL},
         {MHD_OPTION_END, 0, NULL}};
     h->daemon = MHD_start_daemon(
         MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC | MHD_USE_ERROR_LOG |
-            (h->cert ? MHD_USE_TLS : 0),
+            (h->tls ? MHD_USE_TLS : 0),
         0, NULL, NULL, on_request, h, MHD_OPTION_EXTERNAL_LOGGER, ignore_message, h,
         MHD_OPTION_LISTEN_SOCKET, listening, MHD_OPTION_CONNECTION_LIMIT,
         (unsigned)o->max_connections, MHD_OPTION_CONNECTION_MEMORY_LIMIT, o->max_header_bytes,
@@ -630,20 +629,16 @@ di_http *di_http_start(di_server *s, int listening, bool check_host, di_error *e
         MHD_OPTION_END);
     if (!h->daemon) {
         close(listening);
-        if (h->cert) {
-            di_fail(
-                err, DI_ERR_ARGUMENT,
-                "libmicrohttpd cannot start with %s and %s, a certificate and its key in PEM are "
-                "expected",
-                o->tls_cert, o->tls_key);
-        } else {
-            di_fail(err, DI_ERR_IO, "libmicrohttpd cannot start (%u connections, %u threads)",
-                    (unsigned)o->max_connections, threads);
-        }
+        di_fail(err, DI_ERR_IO, "libmicrohttpd cannot start (%u connections, %u threads%s)",
+                (unsigned)o->max_connections, threads, h->tls ? ", TLS" : "");
         destroy(h);
         return NULL;
     }
     return h;
+}
+
+bool di_http_reload(di_http *h, di_error *err) {
+    return !h->tls || di_tls_reload(h->tls, err);
 }
 
 void di_http_quiesce(di_http *h) {

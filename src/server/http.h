@@ -15,6 +15,9 @@ int di_http_listen(struct di_server *s, bool *loopback, di_error *err);
 /* Takes the socket, also when it fails. */
 di_http *di_http_start(struct di_server *s, int listening, bool check_host, di_error *err);
 
+/* Reads the certificate again; connections that are there keep theirs. False: the old one stays. */
+bool di_http_reload(di_http *h, di_error *err);
+
 /* No new connections are taken from here on. */
 void di_http_quiesce(di_http *h);
 

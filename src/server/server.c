@@ -216,7 +216,19 @@ int di_server_running(di_server *s) {
 }
 
 bool di_server_reload(di_server *s, di_error *err) {
-    bool ok = di_keys_reload(s->keys, NULL, err) && di_access_log_reopen(s->log, err);
+    di_error wrong[3] = {0};
+    bool ok = di_keys_reload(s->keys, NULL, &wrong[0]) & di_access_log_reopen(s->log, &wrong[1]) &
+              di_http_reload(s->http, &wrong[2]);
+    char text[DI_ERROR_MESSAGE_BYTES] = "";
+    for (int i = 0; i < 3; i++) {
+        size_t used = strlen(text);
+        snprintf(text + used, sizeof text - used, "%s%s",
+                 used && wrong[i].code != DI_OK ? "; " : "", wrong[i].message);
+        err->code = wrong[i].code != DI_OK ? wrong[i].code : err->code;
+    }
+    if (!ok) {
+        di_fail(err, err->code, "%s", text);
+    }
     di_metrics_event(s->metrics, ok ? DI_EVENT_RELOAD : DI_EVENT_RELOAD_FAILED);
     return ok;
 }

@@ -54,7 +54,8 @@ void di_server_drain(di_server *s);
 /* Answers that have not ended or are not read to their end. */
 int di_server_running(di_server *s);
 
-/* Reads the key file and opens the access log again. */
+/* Reads the key file and the certificate and opens the access log again. Each on its own: what
+ * fails stays as it was, and the error tells all that did. */
 bool di_server_reload(di_server *s, di_error *err);
 
 /* Cancels what still runs, tells its clients, and ends. */

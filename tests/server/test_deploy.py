@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import ssl
 import subprocess
@@ -150,6 +151,90 @@ def test_the_server_speaks_tls_itself(folder):
                         (["--tls-cert", folder / "none", "--tls-key", folder / "key.pem"], "none")]:
         r = deepinfer("serve", "-m", DEMO, "--port", 0, "-q", *words)
         assert r.status in (1, 2) and told in r.err and len(r.err.splitlines()) == 1, r
+
+
+def replace_certificate(folder, kind):
+    """Another pair in place of the one that is there, and a context that trusts it."""
+    run("openssl", "req", "-x509", *kind, "-nodes", "-days", "2", "-subj", "/CN=localhost",
+        "-keyout", folder / "new-key.pem", "-out", folder / "new-cert.pem", check=True)
+    os.chmod(folder / "new-key.pem", 0o600)
+    os.rename(folder / "new-key.pem", folder / "key.pem")
+    os.rename(folder / "new-cert.pem", folder / "cert.pem")
+    context = ssl.create_default_context(cafile=str(folder / "cert.pem"))
+    context.check_hostname = False
+    return context
+
+
+def hang_up(server):
+    """SIGHUP; the line that tells what came of it."""
+    server.process.send_signal(signal.SIGHUP)
+    return server.process.stderr.readline()
+
+
+def ask(connection):
+    connection.sendall(raw_post(PATH, chat("@say whole")))
+    return read_response(connection.makefile("rb"))[0]
+
+
+@test
+def test_a_new_certificate_is_taken_without_a_restart(folder):
+    first = make_certificate(folder)
+    rsa, ec = ["-newkey", "rsa:2048"], ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    with scripted(tls_cert=folder / "cert.pem", tls_key=folder / "key.pem", threads=2) as s:
+        with Direct(s, first).connect() as held, Direct(s, first).connect() as streaming:
+            assert ask(held) == 200
+            streaming.sendall(raw_post(PATH, chat("@delay=10 @count=100", stream=True)))
+            asking = s.connect()  # its handshake is still to come
+            second = replace_certificate(folder, ec)
+            assert hang_up(s) == "reloaded\n"
+            either = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            either.check_hostname, either.verify_mode = False, ssl.CERT_NONE
+            with either.wrap_socket(asking) as c:
+                assert ask(c) == 200
+            with Direct(s, second).connect() as c:
+                assert ask(c) == 200
+            try:
+                Direct(s, first).connect()
+                raise AssertionError("the old certificate is shown")
+            except ssl.SSLCertVerificationError:
+                pass
+            assert ask(held) == 200
+            status, _, body = read_response(streaming.makefile("rb"))
+            assert status == 200 and b"[DONE]" in body
+        # files that are no good: the old certificate stays, and the log says what is wrong
+        cert, key = (folder / "cert.pem").read_bytes(), (folder / "key.pem").read_bytes()
+        for name, content, mode, told in [("cert.pem", b"no PEM\n", 0o600, "PEM"), ("cert.pem", b"", 0o600, "cert.pem"),
+                                          ("key.pem", cert, 0o600, "PEM"),
+                                          ("key.pem", key, 0o644, "can be read by others")]:
+            (folder / name).write_bytes(content)
+            os.chmod(folder / name, mode)
+            line = hang_up(s)
+            assert told in line, line
+            with Direct(s, second).connect() as c:
+                assert ask(c) == 200
+            (folder / "cert.pem").write_bytes(cert)
+            (folder / "key.pem").write_bytes(key)
+            os.chmod(folder / "key.pem", 0o600)
+        replace_certificate(folder, rsa)
+        os.rename(folder / "key.pem", folder / "other.pem")
+        (folder / "key.pem").write_bytes(key)  # of the other certificate
+        os.chmod(folder / "key.pem", 0o600)
+        assert "its own key" in hang_up(s)
+        with Direct(s, second).connect() as c:
+            assert ask(c) == 200
+        os.remove(folder / "key.pem")
+        assert "key.pem" in hang_up(s)
+        # what is right again is taken; asking for the same again and again costs no memory
+        third = replace_certificate(folder, rsa)
+        assert hang_up(s) == "reloaded\n"
+        with Direct(s, third).connect() as c:
+            assert ask(c) == 200
+        before = s.memory()
+        for _ in range(300):
+            assert hang_up(s) == "reloaded\n"
+        assert s.memory() - before < 1 << 20, s.memory() - before
+        with Direct(s, third).connect() as c:
+            assert ask(c) == 200
 
 
 @test
