@@ -57,6 +57,7 @@ static void set_options(const di_options *o, di_server_options *s) {
     s->response_store_bytes = (size_t)di_options_integer(o, DI_OPT_RESPONSE_STORE, 0);
     s->response_store_per_key =
         (int)di_options_integer(o, DI_OPT_RESPONSE_STORE_PER_KEY, s->response_store_per_key);
+    s->max_background = (int)di_options_integer(o, DI_OPT_MAX_BACKGROUND, s->max_background);
     s->response_store_seconds = seconds(o, DI_OPT_RESPONSE_STORE_AGE, s->response_store_seconds);
     s->header_seconds = seconds(o, DI_OPT_HEADER_TIMEOUT, s->header_seconds);
     s->body_seconds = seconds(o, DI_OPT_BODY_TIMEOUT, s->body_seconds);

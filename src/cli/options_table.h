@@ -202,7 +202,7 @@ OPTION(
 OPTION(INSECURE_NO_AUTH, "insecure-no-auth", 0, FLAG, 0, 0, "no", "", true, IN_SERVE,
        "Let everybody who reaches the address use the server, without keys.")
 OPTION(TLS_CERT, "tls-cert", 0, PATH, 0, 0, "", "FILE", true, IN_SERVE,
-       "Serve HTTPS with this certificate (PEM, the chain behind it).")
+       "Serve HTTPS with this certificate (PEM, the chain behind it). SIGHUP reads it again.")
 OPTION(TLS_KEY, "tls-key", 0, PATH, 0, 0, "", "FILE", true, IN_SERVE,
        "The certificate's private key (PEM), which others must not be able to read.")
 OPTION(MAX_QUEUE, "max-queue", 0, INTEGER, 0, 1000000, "1024", "N", true, IN_SERVE,
@@ -227,6 +227,9 @@ OPTION(RESPONSE_STORE, "response-store", 0, BYTES, 0, 0, "0", "BYTES", true, IN_
        "Memory for responses that clients may come back to by id (/v1/responses); 0 keeps none.")
 OPTION(RESPONSE_STORE_PER_KEY, "response-store-per-key", 0, INTEGER, 1, 1000000, "1000", "N", true,
        IN_SERVE, "Most stored responses of one API key; the oldest give way.")
+OPTION(MAX_BACKGROUND, "max-background", 0, INTEGER, 0, 1000000, "256", "N", true, IN_SERVE,
+       "Responses at once that run without a connection (background: true, with "
+       "--response-store); more get 503.")
 OPTION(RESPONSE_STORE_AGE, "response-store-age", 0, REAL, 0, 31536000, "86400", "SECONDS", true,
        IN_SERVE, "How long responses are stored at most.")
 OPTION(HEADER_TIMEOUT, "header-timeout", 0, REAL, 0, 86400, "10", "SECONDS", true, IN_SERVE,

@@ -235,6 +235,7 @@ static const char *id_prefix(di_protocol protocol) {
 bool di_prepare_submit(di_exchange *x, di_generation *g, const di_ids *prompts,
                        const di_request_params *p, di_error *err) {
     snprintf(g->request_id, sizeof g->request_id, "%s", x->request_id);
+    snprintf(g->key_id, sizeof g->key_id, "%s", x->tenant.key ? x->tenant.key->id : "");
     g->arrived = x->arrived;
     g->tenant = x->tenant;
     x->tenant = (di_tenant){0};
@@ -242,9 +243,30 @@ bool di_prepare_submit(di_exchange *x, di_generation *g, const di_ids *prompts,
         di_generation_release(g);
         return false;
     }
-    x->generation = g;
+    if (g->background) {
+        di_generation_release(g);
+    } else {
+        x->generation = g;
+    }
     di_metrics_request_read(x->server->metrics, di_now() - x->whole);
     return true;
+}
+
+/* What a client is told that does not wait: its response is queued. Takes the generation. */
+static bool answer_later(di_exchange *x, di_generation *g, const di_ids *ids,
+                         const di_request_params *p, di_error *err) {
+    di_buffer json = {0};
+    if (!di_background_enter(x, g, err) || !di_generation_report(g, &json, err)) {
+        di_generation_release(g);
+        di_buffer_free(&json);
+        return false;
+    }
+    bool ok = di_prepare_submit(x, g, ids, p, err);
+    if (ok) {
+        di_reply_json(&x->reply, 200, &json);
+    }
+    di_buffer_free(&json);
+    return ok;
 }
 
 /* Takes the request. */
@@ -265,11 +287,12 @@ static bool answer(di_exchange *x, di_request *r, const di_ids *ids, const di_re
     g->max_tokens = g->recipe.inference.has_max_tokens ? p->max_tokens : 0;
     g->model = g->recipe.model;
     di_random_id(id_prefix(g->recipe.protocol), 32, g->id, sizeof g->id);
-    if (!di_stored_input(x, &g->recipe, &g->input, err) || !di_recipe_answers_create(g, err)) {
+    if (!di_stored_input(x, &g->recipe, &g->input, err) ||
+        !di_background_wanted(x, g, &g->background, err) || !di_recipe_answers_create(g, err)) {
         di_generation_release(g);
         return false;
     }
-    return di_prepare_submit(x, g, ids, p, err);
+    return g->background ? answer_later(x, g, ids, p, err) : di_prepare_submit(x, g, ids, p, err);
 }
 
 static void run(di_exchange *x, di_protocol protocol, di_field_set set) {

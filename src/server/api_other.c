@@ -68,7 +68,7 @@ void di_serve_model(di_exchange *x) {
     const di_server *s = x->server;
     for (size_t i = 0; i < s->options.num_models; i++) {
         const char *name = s->options.models[i];
-        if (strcmp(name, x->rest) == 0 && may_see(x, name)) {
+        if (di_str_is(x->rest, name) && may_see(x, name)) {
             di_error err = {0};
             di_buffer json = {0};
             di_writer w = di_writer_to(&json, DI_JSON_COMPACT, &err);
@@ -77,8 +77,8 @@ void di_serve_model(di_exchange *x) {
             return;
         }
     }
-    di_exchange_error(x, 404, "model_not_found", "there is no model %.100s, served is %s", x->rest,
-                      s->options.models[0]);
+    di_exchange_error(x, 404, "model_not_found", "there is no model %.*s, served is %s",
+                      di_str_shown(x->rest, 100), x->rest.data, s->options.models[0]);
 }
 
 /* ---- tokenize, detokenize ---------------------------------------------------------------------*/
@@ -265,7 +265,7 @@ void di_serve_metrics(di_exchange *x) {
     if (s->stored) {
         size_t count, bytes;
         di_response_store_usage(s->stored, &count, &bytes);
-        di_metrics_stored(s->metrics, count, bytes);
+        di_metrics_stored(s->metrics, count, bytes, atomic_load(&s->num_background));
     }
     di_metrics_journal(s->metrics, di_quota_healthy(s->quota, NULL));
     if (!di_metrics_write(s->metrics, &text, &err)) {

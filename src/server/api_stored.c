@@ -1,5 +1,5 @@
-/* Responses that are kept: GET and DELETE /v1/responses/ID, and requests that go on from one
- * (previous_response_id). */
+/* Requests that go on from a response that is kept (previous_response_id), that are to be kept
+ * (store), and that run without a connection (background). */
 #include <string.h>
 
 #include "base/clock.h"
@@ -8,70 +8,6 @@
 #include "server/response_store.h"
 #include "text/recipe/field.h"
 #include "text/recipe/json_write.h"
-
-static const char *owner_of(const di_exchange *x) {
-    return x->tenant.key->id;
-}
-
-/* ---- one of them ------------------------------------------------------------------------------*/
-
-static void not_found(di_exchange *x) {
-    if (x->server->stored) {
-        di_exchange_error(x, 404, "response_not_found", "no response %.100s is stored", x->rest);
-    } else {
-        di_exchange_error(x, 404, "response_not_found",
-                          "no response %.100s is stored: the server keeps none (--response-store)",
-                          x->rest);
-    }
-}
-
-void di_serve_stored(di_exchange *x) {
-    di_response_store *s = x->server->stored;
-    const char *stream = x->argument ? x->argument(x->context, "stream") : NULL;
-    if (stream && strcmp(stream, "false") != 0) {
-        di_exchange_error(x, 400, NULL, "stream is %.20s, a stored response is told whole", stream);
-        return;
-    }
-    const di_stored_response *r =
-        s ? di_response_store_get(s, owner_of(x), di_str_of(x->rest), di_now()) : NULL;
-    if (!r) {
-        not_found(x);
-        return;
-    }
-    di_error err = {0};
-    di_buffer json = {0};
-    if (di_buffer_append(&json, r->response.data, r->response.size, &err)) {
-        di_reply_json(&x->reply, 200, &json);
-    } else {
-        di_exchange_fail(x, &err);
-    }
-    di_response_store_release(s, r);
-}
-
-void di_serve_stored_drop(di_exchange *x) {
-    di_response_store *s = x->server->stored;
-    di_error err = {0};
-    di_buffer json = {0};
-    if (!s || !di_response_store_drop(s, owner_of(x), di_str_of(x->rest))) {
-        not_found(x);
-        return;
-    }
-    di_writer w = di_writer_to(&json, DI_JSON_COMPACT, &err);
-    di_write_open(&w, '{');
-    di_write_key(&w, "id");
-    di_write_text(&w, x->rest);
-    di_write_key(&w, "object");
-    di_write_text(&w, "response");
-    di_write_key(&w, "deleted");
-    di_write_bool(&w, true);
-    di_write_close(&w, '}');
-    if (w.failed) {
-        di_exchange_fail(x, &err);
-        di_buffer_free(&json);
-    } else {
-        di_reply_json(&x->reply, 200, &json);
-    }
-}
 
 /* ---- going on from one ------------------------------------------------------------------------*/
 
@@ -169,12 +105,16 @@ bool di_stored_spread(di_exchange *x, di_pool *pool, di_value *body, di_error *e
                        "previous_response_id is not supported here: the server keeps no responses "
                        "(--response-store)");
     }
-    const di_stored_response *r = di_response_store_get(s, owner_of(x), id, di_now());
+    const di_stored_response *r = di_response_store_get(s, x->tenant.key->id, id, di_now());
     if (!r) {
+        di_generation *g = di_generation_find(x->server, x->tenant.key->id, id);
         x->code = "previous_response_not_found";
-        return di_fail(err, DI_ERR_ARGUMENT,
-                       "previous_response_id is \"%.*s\", no such response is stored",
-                       di_str_shown(id, 100), id.data);
+        di_fail(err, DI_ERR_ARGUMENT, "previous_response_id is \"%.*s\", %s", di_str_shown(id, 100),
+                id.data, g ? "which is not complete yet" : "no such response is stored");
+        if (g) {
+            di_generation_release(g);
+        }
+        return false;
     }
     bool ok = go_on(pool, body, r, err);
     di_response_store_release(s, r);
@@ -195,4 +135,45 @@ bool di_stored_input(const di_exchange *x, di_request *r, di_buffer *out, di_err
     }
     return items_of(&r->pool, di_value_given(&r->body, "input"), &list, err) &&
            di_value_write(&list, DI_JSON_COMPACT, out, err);
+}
+
+/* ---- in the background ------------------------------------------------------------------------*/
+
+bool di_background_wanted(const di_exchange *x, const di_generation *g, bool *wanted,
+                          di_error *err) {
+    const di_request *r = &g->recipe;
+    *wanted = false;
+    if (r->protocol != DI_PROTOCOL_RESPONSES) {
+        return true;
+    }
+    if (!di_field_bool(&r->body, "", "background", wanted, NULL, err)) {
+        return false;
+    }
+    if (*wanted && !x->server->stored) {
+        return di_fail(err, DI_ERR_UNSUPPORTED,
+                       "background is not supported here: the server keeps no responses "
+                       "(--response-store)");
+    }
+    if (*wanted && g->input.size == 0) {
+        return di_fail(err, DI_ERR_ARGUMENT,
+                       "background needs store: nobody could ask for what is not kept");
+    }
+    return !*wanted || !g->stream ||
+           di_fail(err, DI_ERR_UNSUPPORTED,
+                   "background with stream is not supported: ask for the response by its id");
+}
+
+bool di_background_enter(di_exchange *x, di_generation *g, di_error *err) {
+    di_server *s = x->server;
+    int most = s->options.max_background;
+    g->counted = true;
+    int before = atomic_fetch_add(&s->num_background, 1);
+    if (before >= most) {
+        return di_fail(err, DI_ERR_BUSY,
+                       "%d responses run in the background, --max-background allows %d", before,
+                       most);
+    }
+    g->charged = x->charged;
+    x->charged = 0;
+    return true;
 }

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "server/fields.h"
 #include "server/internal.h"
+#include "server/readers.h"
 
 enum {
     ENGINE = DI_ROUTE_KEY | DI_ROUTE_QUOTA | DI_ROUTE_ENGINE,
@@ -31,11 +32,15 @@ static const di_route routes[] = {
      di_serve_stored},
     {"DELETE", "/v1/responses/*", DI_ENDPOINT_RESPONSES, DI_SHAPE_OPENAI, DI_ROUTE_KEY,
      di_serve_stored_drop},
+    {"GET", "/v1/responses/*/input_items", DI_ENDPOINT_RESPONSES, DI_SHAPE_OPENAI,
+     DI_ROUTE_KEY | DI_ROUTE_LONG, di_serve_stored_items},
+    {"POST", "/v1/responses/*/cancel", DI_ENDPOINT_RESPONSES, DI_SHAPE_OPENAI,
+     DI_ROUTE_KEY | DI_ROUTE_BARE, di_serve_stored_cancel},
     {"POST", "/v1/messages", DI_ENDPOINT_MESSAGES, DI_SHAPE_ANTHROPIC, ENGINE, di_serve_messages},
     {"POST", "/v1/messages/count_tokens", DI_ENDPOINT_COUNT_TOKENS, DI_SHAPE_ANTHROPIC,
      DI_ROUTE_KEY | DI_ROUTE_QUOTA, di_serve_count_tokens},
     {"GET", "/v1/models", DI_ENDPOINT_MODELS, DI_SHAPE_OPENAI, DI_ROUTE_KEY, di_serve_models},
-    {"GET", "/v1/models/*", DI_ENDPOINT_MODELS, DI_SHAPE_OPENAI, DI_ROUTE_KEY, di_serve_model},
+    {"GET", "/v1/models/**", DI_ENDPOINT_MODELS, DI_SHAPE_OPENAI, DI_ROUTE_KEY, di_serve_model},
     {"POST", "/tokenize", DI_ENDPOINT_TOKENIZE, DI_SHAPE_OPENAI, DI_ROUTE_KEY | DI_ROUTE_QUOTA,
      di_serve_tokenize},
     {"POST", "/detokenize", DI_ENDPOINT_DETOKENIZE, DI_SHAPE_OPENAI, DI_ROUTE_KEY | DI_ROUTE_QUOTA,
@@ -49,7 +54,7 @@ static const di_route routes[] = {
     {"GET", "/metrics", DI_ENDPOINT_METRICS, DI_SHAPE_OPENAI, DI_ROUTE_KEY | DI_ROUTE_ADMIN,
      di_serve_metrics},
     {"GET", "/", DI_ENDPOINT_PAGE, DI_SHAPE_OPENAI, 0, di_serve_page},
-    {"GET", "/web/*", DI_ENDPOINT_PAGE, DI_SHAPE_OPENAI, 0, di_serve_page},
+    {"GET", "/web/**", DI_ENDPOINT_PAGE, DI_SHAPE_OPENAI, 0, di_serve_page},
 };
 
 enum { NUM_ROUTES = sizeof routes / sizeof *routes };
@@ -147,13 +152,17 @@ static void name_request(di_exchange *x) {
     take_trace(x);
 }
 
-static bool path_matches(const char *pattern, const char *path, const char **rest) {
-    size_t n = strlen(pattern);
-    if (n > 0 && pattern[n - 1] == '*') {
-        *rest = path + n - 1;
-        return strncmp(pattern, path, n - 1) == 0 && path[n - 1] != 0;
+static bool path_matches(const char *pattern, const char *path, di_str *rest) {
+    size_t n = strcspn(pattern, "*");
+    if (strncmp(pattern, path, n) != 0) {
+        return false;
     }
-    return strcmp(pattern, path) == 0;
+    if (!pattern[n]) {
+        return !path[n];
+    }
+    bool all = pattern[n + 1] == '*';
+    *rest = (di_str){path + n, all ? strlen(path + n) : strcspn(path + n, "/")};
+    return rest->size > 0 && strcmp(pattern + n + 1 + all, path + n + rest->size) == 0;
 }
 
 /* HEAD asks what GET does; the body is left out when it is sent. */
@@ -257,7 +266,7 @@ static bool check_content(di_exchange *x) {
     const char *type = header(x, "Content-Type"), *length = header(x, "Content-Length");
     const char *encoding = header(x, "Content-Encoding");
     size_t most = x->server->options.max_body_bytes;
-    if (strcmp(x->route->method, "POST") != 0) {
+    if (strcmp(x->route->method, "POST") != 0 || (x->route->flags & DI_ROUTE_BARE)) {
         return true;
     }
     if (!type || strncasecmp(type, "application/json", 16) != 0) {
@@ -347,6 +356,15 @@ bool di_exchange_body(di_exchange *x, const char *data, size_t size) {
     di_buffer_free(&x->body);
     make_room(x);
     return false;
+}
+
+/* A short body can stand for a long conversation that is stored. */
+bool di_exchange_is_long(const di_exchange *x) {
+    static const char previous[] = "previous_response_id";
+    return !x->reply.status &&
+           (x->body.size >= DI_READERS_LONG || (x->route->flags & DI_ROUTE_LONG) ||
+            (x->server->stored && x->route->endpoint == DI_ENDPOINT_RESPONSES && x->body.size > 0 &&
+             memmem(x->body.data, x->body.size, previous, sizeof previous - 1)));
 }
 
 void di_exchange_run(di_exchange *x) {

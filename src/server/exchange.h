@@ -14,11 +14,13 @@ enum {
     DI_ROUTE_ADMIN = 1 << 1,  /* of an administrator */
     DI_ROUTE_QUOTA = 1 << 2,  /* counts as a request of the key */
     DI_ROUTE_ENGINE = 1 << 3, /* not while the server drains */
+    DI_ROUTE_BARE = 1 << 4,   /* a POST that needs no body */
+    DI_ROUTE_LONG = 1 << 5,   /* may take long without one */
 };
 
 typedef struct di_route {
     const char *method;
-    const char *path; /* a '*' at the end: whatever follows */
+    const char *path; /* a '*' is one step of it, "**" at the end whatever follows */
     di_endpoint endpoint;
     di_shape shape;
     unsigned flags;
@@ -32,7 +34,7 @@ struct di_exchange {
     di_shape shape;
     char request_id[DI_REQUEST_ID_BYTES], traceparent[64], tracestate[513];
     char method[12], path[256]; /* cut, for the log */
-    const char *rest;           /* of the path, where the route has a '*' */
+    di_str rest;                /* of the path, where the route has a '*' */
     double arrived, whole;      /* when the header was there, and the body */
     di_tenant tenant;
     char key_id[DI_KEY_ID_BYTES + 1];
@@ -58,6 +60,9 @@ struct di_exchange {
  * `path` are cut for the log but matched in full. */
 bool di_exchange_begin(di_exchange *x, struct di_server *s, const char *method, const char *target);
 
+/* Takes it so long to run that a thread of its own should? */
+bool di_exchange_is_long(const di_exchange *x);
+
 /* Adds to the body; false: above the limit, x->reply is the answer. */
 bool di_exchange_body(di_exchange *x, const char *data, size_t size);
 
@@ -81,6 +86,8 @@ void di_serve_messages(di_exchange *x);
 void di_serve_responses(di_exchange *x);
 void di_serve_stored(di_exchange *x);
 void di_serve_stored_drop(di_exchange *x);
+void di_serve_stored_items(di_exchange *x);
+void di_serve_stored_cancel(di_exchange *x);
 void di_serve_count_tokens(di_exchange *x);
 void di_serve_completions(di_exchange *x);
 void di_serve_models(di_exchange *x);

@@ -113,7 +113,7 @@ static const row rows[] = {
 
     {"previous_response_id", R, 0, 0, "it is for responses alone"},
     {"conversation", 0, 0, 0, no_store},
-    {"background", 0, 0, 0, "answers are told on the connection that asked"},
+    {"background", R, 0, 0, "answers are told on the connection that asked"},
     {"max_tool_calls", 0, 0, 0, "it concerns tools that a server runs"},
     {"functions", 0, 0, 0, "use tools"},
     {"function_call", 0, 0, 0, "use tool_choice"},

@@ -39,6 +39,15 @@ static void unlist(di_generation *g) {
     pthread_mutex_unlock(&s->live_lock);
 }
 
+/* It takes no place in the background any more. */
+static void leave_background(di_generation *g) {
+    di_server *s = g->server;
+    atomic_fetch_sub(&s->num_background, g->counted);
+    atomic_fetch_sub(&s->body_bytes, g->charged);
+    g->counted = false;
+    g->charged = 0;
+}
+
 di_generation *di_generation_create(di_server *s, const di_voice *voice, di_shape shape,
                                     int num_prompts, int n, di_error *err) {
     di_generation *g = di_calloc(1, sizeof *g);
@@ -92,6 +101,7 @@ void di_generation_release(di_generation *g) {
         }
     }
     di_tenant_leave(&g->tenant, 0, 0); /* it was never submitted */
+    leave_background(g);
     di_request_free(&g->recipe);
     di_pool_free(&g->pool);
     di_stream_free(&g->bytes);
@@ -269,10 +279,47 @@ static void tell_end(di_generation *g) {
     }
 }
 
-/* The engine has ended. */
+/* As a client that asks for it is told. */
+static bool report(const di_generation *g, di_buffer *out, di_error *err) {
+    const di_answer *a = g->choices[0].answer;
+    return g->revoked || g->gone ? di_answer_report(a, "cancelled", NULL, out, err)
+           : g->failed           ? di_answer_report(a, "failed", g->error.message, out, err)
+           : g->running > 0
+               ? di_answer_report(a, g->ttft < 0 ? "queued" : "in_progress", NULL, out, err)
+               : g->voice->whole(g, out, err);
+}
+
+static bool put(const di_generation *g, const di_buffer *json, di_str input) {
+    return di_response_store_put(g->server->stored, g->key_id, g->id,
+                                 (di_str){json->data, json->size}, input, di_now());
+}
+
+/* One that cannot be kept, for want of memory or because it is larger than all the store, is not;
+ * if nobody else has been told it, that is told instead. */
+static void keep_response(const di_generation *g) {
+    static const char lost[] = "the response was too large to be stored (--response-store)";
+    bool whole = g->unanswered == 0 && !g->failed;
+    di_buffer json = {0};
+    if (g->input.size == 0 || g->dropped || !(whole || g->background)) {
+        return;
+    }
+    bool kept = (g->background ? report(g, &json, NULL) : g->voice->whole(g, &json, NULL)) &&
+                put(g, &json, (di_str){g->input.data, g->input.size});
+    if (!kept && g->background) {
+        json.size = 0;
+        if (di_answer_report(g->choices[0].answer, "failed", lost, &json, NULL)) {
+            put(g, &json, DI_STR("[]"));
+        }
+    }
+    di_buffer_free(&json);
+}
+
+/* The engine has ended. Places are free and the response is kept before its client can know. */
 static void settle(di_generation *g) {
-    tell_end(g);
     di_tenant_leave(&g->tenant, g->prompt_tokens, g->completion_tokens);
+    leave_background(g);
+    tell_end(g);
+    keep_response(g);
 }
 
 /* What the engine says is wrong with an answer. */
@@ -299,23 +346,11 @@ static bool broke_off(const di_generation *g, const di_output *out, int *status,
     return false;
 }
 
-/* One that cannot be kept, for want of memory or because it is larger than all the store, is not.
- */
-static void keep_response(di_generation *g, double now) {
-    di_buffer json = {0};
-    if (g->voice->whole(g, &json, NULL)) {
-        di_response_store_put(g->server->stored, g->tenant.key ? g->tenant.key->id : "", g->id,
-                              (di_str){json.data, json.size},
-                              (di_str){g->input.data, g->input.size}, now);
-    }
-    di_buffer_free(&json);
-}
-
 static void tell(di_generation *g, int index, const di_output *out, double now) {
     di_generation_choice *c = &g->choices[index];
     di_error err = {0};
     int status = 500;
-    if (g->over || g->failed || g->gone || c->answered) {
+    if (g->over || g->failed || g->gone || g->revoked || c->answered) {
         return;
     }
     size_t before = di_stream_waiting(&g->bytes);
@@ -332,9 +367,6 @@ static void tell(di_generation *g, int index, const di_output *out, double now) 
         g->last_event = now;
     }
     if (c->answered && --g->unanswered == 0) {
-        if (g->input.size > 0) {
-            keep_response(g, now); /* before its client can read the end and ask for it */
-        }
         await_engine(g, di_stream_waiting(&g->bytes) - before); /* a stop text: no more is wanted */
     }
     watch_reader(g);
@@ -435,6 +467,9 @@ bool di_generation_submit(di_generation *g, const di_ids *prompts, const di_requ
     if (ok || runs) {
         list(g);
     }
+    if (ok && g->background && atomic_load(&g->server->state) != DI_SERVER_LIVE) {
+        di_generation_stop(g); /* it was let in before, and may have been listed after */
+    }
     return ok;
 }
 
@@ -462,4 +497,50 @@ void di_generation_stop(di_generation *g) {
     tell_end(g); /* the engine may be long in a step */
     wake(g);
     pthread_mutex_unlock(&g->lock);
+}
+
+/* ---- in the background ------------------------------------------------------------------------*/
+
+bool di_generation_report(di_generation *g, di_buffer *out, di_error *err) {
+    pthread_mutex_lock(&g->lock);
+    bool ok = report(g, out, err);
+    pthread_mutex_unlock(&g->lock);
+    return ok;
+}
+
+bool di_generation_revoke(di_generation *g, bool drop) {
+    pthread_mutex_lock(&g->lock);
+    bool runs = g->running > 0 && !g->failed && !g->revoked;
+    if (runs) {
+        g->revoked = true;
+        g->finish = "cancelled";
+        cancel(g);
+    }
+    g->dropped = g->dropped || drop;
+    bool ends = g->running > 0;
+    pthread_mutex_unlock(&g->lock);
+    return ends;
+}
+
+/* Holds it, unless it is on its way out of the list or nobody is to find it. */
+static bool keep_found(di_generation *g) {
+    int holders = atomic_load(&g->holders);
+    pthread_mutex_lock(&g->lock);
+    bool dropped = g->dropped;
+    pthread_mutex_unlock(&g->lock);
+    while (!dropped && holders > 0 &&
+           !atomic_compare_exchange_weak(&g->holders, &holders, holders + 1)) {
+    }
+    return !dropped && holders > 0;
+}
+
+di_generation *di_generation_find(di_server *s, const char *key_id, di_str id) {
+    pthread_mutex_lock(&s->live_lock);
+    di_generation *g = s->live;
+    while (g && !(g->background && di_str_is(id, g->id) && strcmp(g->key_id, key_id) == 0 &&
+                  keep_found(g))) {
+        g = g->next_live;
+    }
+    pthread_mutex_unlock(&s->live_lock);
+    return g;
 }

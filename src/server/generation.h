@@ -68,8 +68,11 @@ struct di_generation {
     uint64_t created;                     /* seconds since 1970 */
     double arrived;
     bool stream, include_usage, usage_always; /* in a chunk of its own; in every chunk */
-    di_pool pool;                             /* of the body, for completions */
-    di_request recipe;                        /* chat, messages, responses */
+    bool background; /* no connection waits for it: it is asked for by its id */
+    char key_id[DI_KEY_ID_BYTES + 1];
+    size_t charged;    /* of the server's body_bytes, of one in the background */
+    di_pool pool;      /* of the body, for completions */
+    di_request recipe; /* chat, messages, responses */
     di_str model;
     di_buffer input;    /* of a response that is to be stored: its items; else empty */
     int n, num_prompts; /* choices are n * num_prompts */
@@ -90,6 +93,9 @@ struct di_generation {
     bool failed;    /* `error` is told, with error_status */
     bool cancelled; /* the engine has been asked to stop */
     bool slow;      /* its reader was so far behind that it was counted */
+    bool revoked;   /* in the background: its client has cancelled it */
+    bool dropped;   /* and wants nothing of it to be kept */
+    bool counted;   /* in the server's num_background */
     int error_status;
     di_error error;
     int running; /* answers whose last output has not come */
@@ -123,6 +129,16 @@ void di_generation_abandon(di_generation *g);
 
 /* The server ends: the same, but the client is told. */
 void di_generation_stop(di_generation *g);
+
+/* In the background: the response as it stands now. */
+bool di_generation_report(di_generation *g, di_buffer *out, di_error *err);
+
+/* In the background: the engine stops. `drop`: the response will not be kept either. False: it has
+ * ended before. */
+bool di_generation_revoke(di_generation *g, bool drop);
+
+/* One that runs in the background, by its key and id; NULL: none does. Release it. */
+di_generation *di_generation_find(struct di_server *s, const char *key_id, di_str id);
 
 /* Time goes by: a comment if nothing else has gone out for long. */
 void di_generation_tick(di_generation *g, double now);

@@ -344,8 +344,7 @@ static bool read_body(visit *v) {
     v->whole = true;
     v->x.whole = di_now();
     di_peers_expect(s->peers, v->peer, 0);
-    if (v->x.body.size < DI_READERS_LONG || v->x.reply.status || v->reading.run ||
-        s->options.reader_threads == 0) {
+    if (!di_exchange_is_long(&v->x) || v->reading.run || s->options.reader_threads == 0) {
         di_exchange_run(&v->x);
         return true;
     }

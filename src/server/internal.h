@@ -36,8 +36,9 @@ struct di_server {
     int port;
 
     atomic_int state;
-    atomic_size_t body_bytes; /* of requests under way */
-    atomic_int answers_owed;  /* to requests that are whole; until the last byte is sent */
+    atomic_size_t body_bytes;  /* of requests under way */
+    atomic_int answers_owed;   /* to requests that are whole; until the last byte is sent */
+    atomic_int num_background; /* responses that run without a connection */
     atomic_bool pump_stops;
     pthread_t pump;
     bool pump_started;

@@ -196,7 +196,8 @@ void di_metrics_journal(di_metrics *m, bool fine) {
     atomic_store_explicit(&m->journal_broken, !fine, memory_order_relaxed);
 }
 
-void di_metrics_stored(di_metrics *m, size_t count, size_t bytes) {
+void di_metrics_stored(di_metrics *m, size_t count, size_t bytes, int background) {
+    atomic_store_explicit(&m->background, background, memory_order_relaxed);
     atomic_store_explicit(&m->stored, count, memory_order_relaxed);
     atomic_store_explicit(&m->stored_bytes, bytes, memory_order_relaxed);
 }

@@ -129,7 +129,7 @@ void di_metrics_engine(di_metrics *m, const di_engine_stats *stats, const di_ste
 void di_metrics_journal(di_metrics *m, bool fine);
 
 /* Responses that are kept now. */
-void di_metrics_stored(di_metrics *m, size_t count, size_t bytes);
+void di_metrics_stored(di_metrics *m, size_t count, size_t bytes, int background);
 
 /* ---- reading ----------------------------------------------------------------------------------*/
 

@@ -51,6 +51,7 @@ struct di_metrics {
     atomic_bool journal_broken;
     di_counter long_requests;
     atomic_size_t stored, stored_bytes;
+    atomic_int background;
     di_histogram request_read, answer_wait;
     di_counter events[DI_NUM_EVENTS];
 

@@ -274,8 +274,10 @@ static void write_http(writer *w) {
           (double)atomic_load((atomic_size_t *)&m->stored));
     gauge(w, "deepinfer:stored_response_bytes", "Memory that they take.",
           (double)atomic_load((atomic_size_t *)&m->stored_bytes));
+    gauge(w, "deepinfer:background_responses", "Responses that run without a connection.",
+          atomic_load((atomic_int *)&m->background));
     counter(w, "deepinfer:long_requests_total",
-            "Requests whose body was so long that a thread of its own read it.",
+            "Requests that were so long that a thread of its own read them.",
             load(&m->long_requests));
     gauge(w, "deepinfer:quota_journal_ok",
           "1: the quotas of a day can be written down; 0: requests of keys that have one get 503.",

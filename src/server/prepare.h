@@ -26,6 +26,13 @@ bool di_stored_spread(di_exchange *x, di_pool *pool, di_value *body, di_error *e
 /* Appends the items of a response's input if it is to be stored, else nothing. */
 bool di_stored_input(const di_exchange *x, di_request *r, di_buffer *out, di_error *err);
 
+/* background: does the request run without a connection? Not without a store to keep it in. */
+bool di_background_wanted(const di_exchange *x, const di_generation *g, bool *wanted,
+                          di_error *err);
+
+/* Takes a place among those that do, and the body's part of the memory for bodies with it. */
+bool di_background_enter(di_exchange *x, di_generation *g, di_error *err);
+
 /* stream_options: usage in a chunk of its own behind the others, and in every chunk. */
 bool di_prepare_usage(const di_value *body, bool *apart, bool *always, di_error *err);
 

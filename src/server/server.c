@@ -37,6 +37,7 @@ void di_server_options_init(di_server_options *o) {
         .access_log = "-",
         .response_store_per_key = 1000,
         .response_store_seconds = 86400,
+        .max_background = 256,
     };
 }
 
@@ -206,6 +207,13 @@ const char *di_server_address(const di_server *s) {
 
 void di_server_drain(di_server *s) {
     atomic_store(&s->state, DI_SERVER_DRAINING);
+    pthread_mutex_lock(&s->live_lock);
+    for (di_generation *g = s->live; g; g = g->next_live) {
+        if (g->background) {
+            di_generation_stop(g);
+        }
+    }
+    pthread_mutex_unlock(&s->live_lock);
 }
 
 int di_server_running(di_server *s) {

@@ -33,8 +33,9 @@ typedef struct di_server_options {
     size_t response_store_bytes; /* for responses that clients may come back to; 0: none are kept */
     int response_store_per_key;
     double response_store_seconds; /* how long they are kept */
-    double keepalive_seconds;      /* without an event, then a comment goes out */
-    const char *access_log;        /* a path, "-" standard output; NULL: none */
+    int max_background;       /* responses that run without a connection, if there is a store */
+    double keepalive_seconds; /* without an event, then a comment goes out */
+    const char *access_log;   /* a path, "-" standard output; NULL: none */
 } di_server_options;
 
 void di_server_options_init(di_server_options *o);
@@ -48,7 +49,9 @@ di_server *di_server_start(const di_server_options *options, di_answerer *answer
 int di_server_port(const di_server *s);
 const char *di_server_address(const di_server *s); /* "127.0.0.1:8000" */
 
-/* From now on requests that need the engine get 503, /health/ready too; what runs goes on. */
+/* From now on requests that need the engine get 503, /health/ready too; what runs goes on, but for
+ * responses in the background: they fail, for nobody could ask for them once the process is gone.
+ */
 void di_server_drain(di_server *s);
 
 /* Answers that have not ended or are not read to their end. */

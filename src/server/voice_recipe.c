@@ -2,6 +2,7 @@
  * speaks each protocol; here it is given the engine's outputs. */
 #include <string.h>
 #include <sys/random.h>
+#include <time.h>
 
 #include "base/alloc.h"
 #include "server/internal.h"
@@ -41,6 +42,7 @@ bool di_recipe_answers_create(di_generation *g, di_error *err) {
             .index = (uint32_t)i,
             .previous = previous ? previous->string : (di_str){NULL, 0},
             .stored = g->input.size > 0,
+            .background = g->background,
             .usage_apart = g->recipe.protocol == DI_PROTOCOL_CHAT,
             .usage_always = g->usage_always,
             .event = g->stream ? on_event : NULL,
@@ -105,6 +107,9 @@ static bool take(di_generation *g, int choice, const di_output *out, di_error *e
                          di_str_of(g->server->fingerprint), err) ||
         !push(c->answer, out, count, err)) {
         return false;
+    }
+    if (last) {
+        di_answer_set_completed(c->answer, (uint64_t)time(NULL));
     }
     if (last && !di_answer_finished(c->answer) &&
         !di_answer_finish(

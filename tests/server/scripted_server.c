@@ -4,10 +4,10 @@
  *     scripted_server FOLDER [NAME=VALUE ...]
  *
  * with the tokenizer of FOLDER. Names: port, threads, reader_threads, max_queue, fixed_tokens,
- * max_connections, max_body, max_stream, store, store_per_key, store_age, header, body, idle,
- * keepalive (seconds), keys, journal, tls_cert, tls_key, log, model_len. It prints its address on
- * standard output, one line {"submitted", "finished", "cancelled", "running"} for each SIGUSR1,
- * drains on SIGTERM, reloads on SIGHUP. */
+ * max_connections, max_body, max_stream, store, store_per_key, store_age, max_background, header,
+ * body, idle, keepalive (seconds), keys, journal, tls_cert, tls_key, log, model_len. It prints its
+ * address on standard output, one line {"submitted", "finished", "cancelled", "running"} for each
+ * SIGUSR1, drains on SIGTERM, reloads on SIGHUP. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -38,6 +38,7 @@ static bool set(di_server_options *o, di_scripted_options *s, const char *name, 
         {"max_bodies", .size = &o->max_bodies_bytes},
         {"store", .size = &o->response_store_bytes},
         {"store_per_key", .integer = &o->response_store_per_key},
+        {"max_background", .integer = &o->max_background},
         {"store_age", .seconds = &o->response_store_seconds},
         {"max_stream", .size = &o->max_stream_bytes},
         {"header", .seconds = &o->header_seconds},

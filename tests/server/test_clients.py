@@ -291,7 +291,7 @@ def test_responses(folder):
         assert kinds[:2] == ["response.created", "response.in_progress"]
         assert kinds[-1] == "response.completed"
         for refused in ({"previous_response_id": "resp_1"}, {"background": True},
-                        {"conversation": "c"}):
+                        {"background": 1}, {"conversation": "c"}):
             try:
                 c.responses.create(model=MODEL, input="x", **refused)
                 raise AssertionError(refused)

@@ -20,6 +20,7 @@ di_answer *di_answer_create(const di_answer_setup *setup, di_error *err) {
     }
     const di_parsing *how = &setup->request->parsing;
     a->s = *setup;
+    a->completed = setup->created;
     a->voice = voices[setup->request->protocol];
     a->thinks = setup->request->conversation.thinking;
     a->starts_thinking =
@@ -471,6 +472,17 @@ bool di_answer_response(const di_answer *a, di_buffer *out, di_error *err) {
     di_writer w = di_writer_to(out, DI_JSON_COMPACT, err);
     a->voice->response(a, &w);
     return !w.failed;
+}
+
+bool di_answer_report(const di_answer *a, const char *status, const char *error, di_buffer *out,
+                      di_error *err) {
+    di_writer w = di_writer_to(out, DI_JSON_COMPACT, err);
+    di_responses_report(a, status, error, &w);
+    return !w.failed;
+}
+
+void di_answer_set_completed(di_answer *a, uint64_t seconds) {
+    a->completed = seconds;
 }
 
 void di_answer_get_status(const di_answer *a, di_answer_status *status) {

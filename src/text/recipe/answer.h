@@ -19,10 +19,11 @@ typedef struct di_answer_setup {
     const di_request *request; /* must outlive the answer, as all here */
     const di_tokenizer *tok;
     di_str id, model;
-    uint64_t created;  /* seconds since 1970; also when it was completed */
+    uint64_t created;  /* seconds since 1970; also when it was completed, until that is told */
     uint32_t index;    /* chat: which of the request's n answers it is */
     di_str previous;   /* responses: the one that it goes on from; NULL data: none */
     bool stored;       /* responses: it can be asked for again */
+    bool background;   /* responses: nobody waits for it */
     bool usage_apart;  /* chat: the last chunk has no usage; di_answers_usage has it */
     bool usage_always; /* chat: every chunk has the usage so far */
     di_event_fn event; /* may be NULL */
@@ -80,6 +81,14 @@ bool di_answer_response(const di_answer *a, di_buffer *out, di_error *err);
  * which has no choice in it but the usage of all. Prompts count once. */
 bool di_answers_response(const di_answer *const *answers, size_t n, di_buffer *out, di_error *err);
 bool di_answers_usage(const di_answer *const *answers, size_t n, di_buffer *out, di_error *err);
+
+/* Responses: the whole response while nothing of it is told ("queued", "in_progress") or when
+ * nothing will be ("cancelled", "failed", then with a message). */
+bool di_answer_report(const di_answer *a, const char *status, const char *error, di_buffer *out,
+                      di_error *err);
+
+/* When it was completed, where that is not when it was created. */
+void di_answer_set_completed(di_answer *a, uint64_t seconds);
 
 /* Responses: the event that tells of an error in mid-stream. */
 bool di_answer_error(di_answer *a, const char *message, di_buffer *out, di_error *err);

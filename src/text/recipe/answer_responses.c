@@ -227,8 +227,8 @@ static void write_settings(const di_answer *a, di_writer *w) {
     di_write_text(w, "disabled");
 }
 
-static void responses_response(const di_answer *a, di_writer *w) {
-    const di_value *body = &a->s.request->body;
+/* What stands around output and settings: how far it is. */
+static void write_head(const di_answer *a, di_writer *w, const char *state, bool ended) {
     di_write_open(w, '{');
     di_write_key(w, "id");
     di_write_string(w, a->s.id);
@@ -237,34 +237,73 @@ static void responses_response(const di_answer *a, di_writer *w) {
     di_write_key(w, "created_at");
     di_write_uint(w, a->s.created);
     di_write_key(w, "status");
-    di_write_text(w, status(a));
+    di_write_text(w, state);
     di_write_key(w, "background");
-    di_write_bool(w, false);
+    di_write_bool(w, a->s.background);
     di_write_key(w, "completed_at");
-    if (a->ending == DI_ENDING_NONE) {
-        di_write_null(w);
+    if (ended) {
+        di_write_uint(w, a->completed);
     } else {
-        di_write_uint(w, a->s.created);
+        di_write_null(w);
     }
-    write_nulls(w, (const char *const[]){"content_filters", "error"}, 2);
-    di_write_key(w, "frequency_penalty");
-    di_write_real(w, 0);
-    write_incomplete(a, w);
+    write_nulls(w, (const char *const[]){"content_filters"}, 1);
+}
+
+static void write_limits(const di_answer *a, di_writer *w) {
+    const di_value *body = &a->s.request->body;
     write_given(w, "instructions", body, "instructions");
     write_given(w, "max_output_tokens", body, "max_output_tokens");
     write_nulls(w, (const char *const[]){"max_tool_calls"}, 1);
     di_write_key(w, "model");
     di_write_string(w, a->s.model);
     write_nulls(w, (const char *const[]){"moderation"}, 1);
-    di_write_key(w, "output");
-    write_output(a, w);
-    write_settings(a, w);
-    write_usage(a, w);
-    write_given(w, "user", body, "user");
+}
+
+static void write_tail(const di_answer *a, di_writer *w) {
+    write_given(w, "user", &a->s.request->body, "user");
     di_write_key(w, "metadata");
     di_write_open(w, '{');
     di_write_close(w, '}');
     di_write_close(w, '}');
+}
+
+static void responses_response(const di_answer *a, di_writer *w) {
+    write_head(a, w, status(a), a->ending != DI_ENDING_NONE);
+    write_nulls(w, (const char *const[]){"error"}, 1);
+    di_write_key(w, "frequency_penalty");
+    di_write_real(w, 0);
+    write_incomplete(a, w);
+    write_limits(a, w);
+    di_write_key(w, "output");
+    write_output(a, w);
+    write_settings(a, w);
+    write_usage(a, w);
+    write_tail(a, w);
+}
+
+void di_responses_report(const di_answer *a, const char *state, const char *error, di_writer *w) {
+    write_head(a, w, state, false);
+    di_write_key(w, "error");
+    if (error) {
+        di_write_open(w, '{');
+        di_write_key(w, "code");
+        di_write_text(w, "server_error");
+        di_write_key(w, "message");
+        di_write_text(w, error);
+        di_write_close(w, '}');
+    } else {
+        di_write_null(w);
+    }
+    di_write_key(w, "frequency_penalty");
+    di_write_real(w, 0);
+    write_nulls(w, (const char *const[]){"incomplete_details"}, 1);
+    write_limits(a, w);
+    di_write_key(w, "output");
+    di_write_open(w, '[');
+    di_write_close(w, ']');
+    write_settings(a, w);
+    write_nulls(w, (const char *const[]){"usage"}, 1);
+    write_tail(a, w);
 }
 
 /* ---- events ---- */

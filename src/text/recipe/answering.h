@@ -49,6 +49,7 @@ struct di_answer {
     di_parser *parser;
     bool opened, failed;
     di_ending ending;
+    uint64_t completed; /* seconds since 1970 */
 
     uint64_t prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens;
     di_buffer fingerprint; /* data NULL: none */
@@ -97,6 +98,9 @@ struct di_protocol_voice {
 };
 
 extern const di_protocol_voice di_chat_voice, di_messages_voice, di_responses_voice;
+
+/* The response of which nothing is told (di_answer_report). */
+void di_responses_report(const di_answer *a, const char *status, const char *error, di_writer *w);
 
 /* An event's JSON: begin, write, send. */
 di_writer di_event_begin(di_answer *a, di_error *err);

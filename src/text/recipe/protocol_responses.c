@@ -766,7 +766,7 @@ static bool read_logprobs(di_reading *x) {
 }
 
 static bool refuse_unsupported(const di_reading *x) {
-    static const char *const fields[] = {"background", "conversation", "prompt"};
+    static const char *const fields[] = {"conversation", "prompt"};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         if (!di_refuse_field(x, fields[i])) {
             return false;
