@@ -280,8 +280,6 @@ static void test_the_server_refuses_what_it_would_ignore(void **state) {
         const char *fields, *message;
     } cases[] = {
         {DI_PROTOCOL_CHAT, USER ",\"functions\":[]", "functions is not supported"},
-        {DI_PROTOCOL_RESPONSES, "\"input\":\"q\",\"background\":true",
-         "background is not supported"},
         {DI_PROTOCOL_RESPONSES, "\"input\":\"q\",\"conversation\":\"c\"",
          "conversation is not supported"},
         {DI_PROTOCOL_RESPONSES, "\"input\":[{\"type\":\"item_reference\",\"id\":\"x\"}]",
