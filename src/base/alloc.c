@@ -110,8 +110,5 @@ void *di_arena_take(di_arena *a, size_t bytes) {
     }
     void *p = a->base + a->used;
     a->used = end;
-    if (a->peak < end) {
-        a->peak = end;
-    }
     return p;
 }

@@ -29,17 +29,14 @@ void *di_grow(void *array, size_t count, size_t *capacity, size_t element_size);
  * 0 switches it off. Returns how many allocations were made since the last call. */
 uint64_t di_alloc_fail_at(uint64_t n);
 
-/* A bump allocator over one block. di_arena_take never fails partway: NULL when full. */
+/* A bump allocator over one block, given back whole. */
 typedef struct di_arena {
     unsigned char *base;
-    size_t size, used, peak;
+    size_t size, used;
 } di_arena;
 
 bool di_arena_create(di_arena *a, size_t bytes);
 void di_arena_destroy(di_arena *a);
-void *di_arena_take(di_arena *a, size_t bytes); /* 64-byte aligned */
-static inline void di_arena_reset(di_arena *a) {
-    a->used = 0;
-}
+void *di_arena_take(di_arena *a, size_t bytes); /* 64-byte aligned; NULL when it is full */
 
 #endif

@@ -14,10 +14,6 @@ static inline bool di_add_size(size_t a, size_t b, size_t *out) {
     return !__builtin_add_overflow(a, b, out);
 }
 
-static inline bool di_sub_size(size_t a, size_t b, size_t *out) {
-    return !__builtin_sub_overflow(a, b, out);
-}
-
 /* Rounds up to a multiple of `unit` (> 0). */
 static inline bool di_round_up_size(size_t a, size_t unit, size_t *out) {
     size_t rest = a % unit;

@@ -18,6 +18,8 @@ static void make_printable(char *text) {
         if (length == 0 || c < 0x20 || c == 0x7f || c == DI_UTF8_MALFORMED) {
             text[i] = '?';
             length = 1;
+        } else if (c >= 0x80 && c < 0xA0) { /* the C1 controls, one of which begins sequences too */
+            text[i] = text[i + 1] = '?';
         }
         i += (size_t)length;
     }

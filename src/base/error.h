@@ -6,8 +6,9 @@
 
 #include "deepinfer/error.h"
 
-/* Sets *err (if not NULL) to code and the formatted message, control characters replaced by '?'.
- * Always returns false, so that `return di_fail(err, ...)` ends a bool function. */
+/* Sets *err (if not NULL) to code and the formatted message, control characters (C0, DEL, C1) and
+ * what is no UTF-8 replaced by '?'. Always returns false, so that `return di_fail(err, ...)` ends a
+ * bool function. */
 bool di_fail(di_error *err, di_error_code code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

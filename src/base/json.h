@@ -52,7 +52,7 @@ bool di_json_int_array(const json_t *object, const char *where, const char *key,
 json_t *di_json_object(const json_t *object, const char *where, const char *key, di_error *err);
 json_t *di_json_array(const json_t *object, const char *where, const char *key, di_error *err);
 
-/* "object", "string", ... for messages. */
+/* "an object", "a string", ... for messages; of NULL "nothing". */
 const char *di_json_type_name(const json_t *value);
 
 #endif

@@ -13,6 +13,10 @@ static void test_a_message_is_valid_utf8_without_controls(void **state) {
         di_fail(&err, DI_ERR_FORMAT, "name \"%s\", %.4s", "\x1b[31m\xFF\n漢\xE6\xBC", "漢字"));
     assert_int_equal(err.code, DI_ERR_FORMAT);
     assert_string_equal(err.message, "name \"?[31m??漢??\", 漢?");
+    di_fail(&err, DI_ERR_FORMAT, "%s",
+            "\x7f|\xC2\x80|\xC2\x9B"
+            "31m|\xC2\x9F|\u00a0|");
+    assert_string_equal(err.message, "?|??|??31m|??|\u00a0|");
 }
 
 static void test_a_message_that_is_cut_off_ends_in_a_whole_character(void **state) {
