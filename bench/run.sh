@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Runs the benchmarks, one after the other, and records them if asked. Called by `make bench`, which
-# has built them; by hand: bench/run.sh [--record] [NAME...], NAME as in "ops/linear".
+# has built them; by hand: bench/run.sh [--record] [NAME...], NAME as in "server/http".
 #
 # A benchmark is a program bench/ROOM/NAME.c or a script bench/ROOM/NAME.sh (ROOM may be missing).
 # bench/ROOM/NAME_peer.py beside it runs right after it, so under the same load, with its output in
-# the file $BENCH_OUTPUT and what it wrote to the file $BENCH_RAW: another library doing the same work. The modules that a peer wants stand in
-# a line "# needs: ..."; BENCH_PYTHON is the Python that has them.
+# the file $BENCH_OUTPUT and what it wrote to the file $BENCH_RAW: another library doing the same
+# work. The modules that a peer wants stand in a line "# needs: ..."; BENCH_PYTHON is the Python that
+# has them.
 # --record keeps what was printed in bench/results/DATE-NAME.txt, with machine, commit and command.
 set -uo pipefail
 cd "$(dirname "$0")/.."

@@ -55,7 +55,7 @@ typedef struct di_pass {
 
 /* What a step gives the ops, in one piece of host memory, so that a backend with a queue can be
  * sent all of it at once (ops/queue.h). The model has two: for calls of any kind, and a small one
- * for steps in which every sequence has one row (queue.c). */
+ * for steps in which every row has logits (queue.c). */
 typedef struct di_inputs {
     int max_rows, max_logits;
     di_pass all, kept;

@@ -1,8 +1,8 @@
 /* The V4.1 text model on one backend: tokens of any sequences in, logits out.
  *
- * Prefill in chunks of any size, decode and (later) verification of drafts are the same call with
- * other lengths. The same tokens give the same logits, to the bit, however they are cut into calls
- * and whatever other sequences share a call. */
+ * Prefill in chunks of any size, decode and verification of drafts are the same call with other
+ * lengths. The same tokens give the same logits, to the bit, however they are cut into calls and
+ * whatever other sequences share a call. */
 #ifndef DI_MODEL_MODEL_H
 #define DI_MODEL_MODEL_H
 

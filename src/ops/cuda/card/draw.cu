@@ -1,7 +1,7 @@
 /* The draw of tokens: sample/row.h on the card, with the same token for the same logits. Everything
  * that decides is float32 arithmetic rounded step by step (nothing is fused) or integers, so the
  * order of sums is free; docs/sampling.md states the rules, src/sample/ is what this must equal
- * (tests/ops/test_queue.c compares).
+ * (tests/engine/test_draws.c compares).
  *
  * A row is drawn by a cluster of 8 blocks, each with an eighth of the transformed row in its shared
  * memory; what one block finds out, the others read there. Bound by instructions: a pass over
