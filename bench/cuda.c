@@ -11,10 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "ops/cuda/cuda.h"
 
 enum {
@@ -44,12 +44,6 @@ static const char *only;
 static int only_rows;
 static double ceiling; /* bytes a second */
 static uint64_t state = 1;
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static _Noreturn void give_up(const char *what) {
     fprintf(stderr, "bench/cuda: %s\n", what);
@@ -173,22 +167,22 @@ static double per_call(call_fn *f, void *user, int cycle) {
         f(user, i); /* uploads what is used for the first time */
     }
     wait_for_all();
-    start = now();
+    start = di_now();
     for (int i = 0; i < cycle; i++) {
         f(user, i);
     }
     wait_for_all();
-    double once = (now() - start) / cycle;
+    double once = (di_now() - start) / cycle;
     while (calls * once < 0.02) {
         calls += cycle;
     }
     for (int r = 0; r < 5; r++) {
-        start = now();
+        start = di_now();
         for (int i = 0; i < calls; i++) {
             f(user, i % cycle);
         }
         wait_for_all();
-        times[r] = (now() - start) / calls;
+        times[r] = (di_now() - start) / calls;
     }
     qsort(times, 5, sizeof *times, by_size);
     return times[2];

@@ -8,13 +8,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "ops/cpu/cpu.h"
 
 enum {
@@ -30,12 +30,6 @@ enum {
 };
 /* Weights are visited in turn until so much has gone by: none is found in a cache again. */
 #define CYCLE_BYTES ((size_t)512 << 20)
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void *take(size_t bytes) {
     void *p = di_alloc_aligned(bytes);
@@ -110,9 +104,9 @@ static double read_bandwidth(int threads) {
     uint64_t total = 0;
     for (int round = 0; round < ROUNDS; round++) {
         for (int i = 0; i < PARTS; i++) {
-            double begin = now();
+            double begin = di_now();
             total += add_up(buffer + (size_t)i * n, n, threads);
-            add_time(&times, i, now() - begin);
+            add_time(&times, i, di_now() - begin);
         }
     }
     di_free_aligned(buffer);
@@ -172,11 +166,11 @@ static double fma_peak(di_cpu_isa isa, int threads) {
 #endif
     double best = 0;
     for (int round = 0; round < PEAK_ROUNDS; round++) {
-        double begin = now();
+        double begin = di_now();
         float total = 0;
 #pragma omp parallel num_threads(threads) reduction(+ : total)
         total += loop(0.5f);
-        double rate = 2.0 * PEAK_STEPS * PEAK_CHAINS * lanes * threads / (now() - begin);
+        double rate = 2.0 * PEAK_STEPS * PEAK_CHAINS * lanes * threads / (di_now() - begin);
         best = total > 0 && rate > best ? rate : best;
     }
     return best;
@@ -207,11 +201,11 @@ __attribute__((target("avx2,fma"))) static float issue_loop(float x) {
 static double issue_rate(di_cpu_isa isa, int threads) {
     double best = 0;
     for (int round = 0; round < PEAK_ROUNDS && isa == DI_CPU_AVX2; round++) {
-        double begin = now();
+        double begin = di_now();
         float total = 0;
 #pragma omp parallel num_threads(threads) reduction(+ : total)
         total += issue_loop(0.5f);
-        double rate = 16.0 * PEAK_STEPS * threads / (now() - begin);
+        double rate = 16.0 * PEAK_STEPS * threads / (di_now() - begin);
         best = total > 0 && rate > best ? rate : best;
     }
     return best;
@@ -301,18 +295,18 @@ static void bench_product(bench *b, const char *name, product_kind kind, di_dtyp
     double prefill = 1e9;
     for (int round = 0; round < ROUNDS; round++) {
         for (int i = 0; i < copies; i++) {
-            double begin = now();
+            double begin = di_now();
             run_product(b, kind, &w[i], 1);
-            add_time(&decode, i, now() - begin);
+            add_time(&decode, i, di_now() - begin);
         }
     }
     char title[64];
     snprintf(title, sizeof title, "decode 1, %s", name);
     report(title, (double)bytes / cycle_time(&decode), decode_ceiling(b, dtype), "GB/s");
     for (int round = 0; round < 2 * ROUNDS; round++) {
-        double begin = now();
+        double begin = di_now();
         run_product(b, kind, &w[round % copies], PREFILL_ROWS);
-        double used = now() - begin;
+        double used = di_now() - begin;
         prefill = used < prefill ? used : prefill;
     }
     snprintf(title, sizeof title, "prefill %d, %s", PREFILL_ROWS, name);
@@ -351,10 +345,10 @@ static void bench_experts(bench *b) {
             chosen[j] = round % 4 * TOP_K + j;
             weights[j] = 0.25f;
         }
-        double begin = now();
+        double begin = di_now();
         b->be->ops->moe(b->be, b->x, 1, chosen, weights, TOP_K, routed, EXPERTS, &shared[round % 4],
                         10, b->y);
-        double used = now() - begin;
+        double used = di_now() - begin;
         decode = round && used < decode ? used : decode;
     }
     /* six FP4 parts of one unit of bytes, one FP8 part of two */
@@ -367,10 +361,10 @@ static void bench_experts(bench *b) {
         }
     }
     for (int round = 0; round < ROUNDS; round++) {
-        double begin = now();
+        double begin = di_now();
         b->be->ops->moe(b->be, b->x, PREFILL_ROWS, chosen, weights, TOP_K, routed, EXPERTS,
                         &shared[round % 4], 10, b->y);
-        double used = now() - begin;
+        double used = di_now() - begin;
         prefill = used < prefill ? used : prefill;
     }
     double work = 2.0 * PREFILL_ROWS * (TOP_K + 1) * 3.0 * HIDDEN * INTER;

@@ -5,52 +5,13 @@
  *   prefix [TOKENS of the prompt, 100000] */
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "cache/internal.h"
+#include "support/books.h"
+#include "support/configs.h"
 
 enum { BLOCKS = 564900, SLOTS = 308, SNAPSHOTS = 4096, RUNS = 64 };
-
-static double microseconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return 1e6 * (double)t.tv_sec + 1e-3 * (double)t.tv_nsec;
-}
-
-static void *null_alloc(di_backend *be, size_t bytes) {
-    (void)bytes;
-    return be;
-}
-
-static void null_free(di_backend *be, void *buffer) {
-    (void)be;
-    (void)buffer;
-}
-
-static const di_ops null_ops = {.name = "null", .alloc = null_alloc, .free = null_free};
-
-static di_config release(void) {
-    di_config c = {
-        .head_dim = 512,
-        .index_head_dim = 128,
-        .sliding_window = 128,
-        .num_hidden_layers = 40,
-        .num_kv_sources = 4,
-        .kv_source_layer_ids = {2, 8, 14, 20},
-        .max_position_embeddings = 1 << 20,
-    };
-    for (int l = 2; l < 40; l++) {
-        c.layers[l].ratio = l < 20 ? 2 : 1;
-    }
-    return c;
-}
-
-static void check(bool ok, const di_error *err) {
-    if (!ok) {
-        fprintf(stderr, "prefix: %s\n", err->message);
-        exit(1);
-    }
-}
 
 static int by_value(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
@@ -84,9 +45,9 @@ static double fill(di_cache *cache, int32_t *tokens, int64_t n, int *count) {
         check(di_seq_open(cache, &seq, (di_hash){0}, &err), &err);
         check(di_seq_reserve(cache, &seq, n, &err), &err);
         seq.len = blocks * DI_BLOCK_TOKENS;
-        double start = microseconds();
+        double start = 1e6 * di_now();
         di_seq_publish(cache, &seq, tokens, seq.len);
-        spent += microseconds() - start;
+        spent += 1e6 * di_now() - start;
         di_seq_snapshot(cache, &seq, seq.len, false);
         di_seq_close(cache, &seq);
         di_cache_take_copies(cache, &(di_slot_copy){0}, 1);
@@ -103,16 +64,16 @@ static void look_up(di_cache *cache, int32_t *tokens, int64_t n, int count) {
         di_error err;
         di_hash h = {0};
         make_prompt(tokens, n, count - 1 - run * 37 % newest);
-        double start = microseconds();
+        double start = 1e6 * di_now();
         di_prefix_hit hit = di_cache_match(cache, (di_hash){0}, tokens, n, n - 1);
-        double found = microseconds();
+        double found = 1e6 * di_now();
         check(di_seq_open_at(cache, &seq, (di_hash){0}, tokens, hit.resume, &err), &err);
         di_seq_close(cache, &seq);
-        double closed = microseconds();
+        double closed = 1e6 * di_now();
         for (int64_t i = 0; i + DI_BLOCK_TOKENS <= n; i += DI_BLOCK_TOKENS) {
             h = di_hasher_next(&cache->hasher, h, tokens + i);
         }
-        double hashed = microseconds();
+        double hashed = 1e6 * di_now();
         if (hit.resume != n / DI_BLOCK_TOKENS * DI_BLOCK_TOKENS || h.low == 0) {
             fprintf(stderr, "prefix: prompt %d was not found\n", run);
             exit(1);
@@ -153,7 +114,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "prefix: a prompt of 128 to 1048576 tokens, please\n");
         return 2;
     }
-    di_config c = release();
+    di_config c = release_config();
     di_error err;
     di_backend be = {.ops = &null_ops};
     di_cache_options o = {.num_blocks = BLOCKS,
@@ -161,9 +122,9 @@ int main(int argc, char **argv) {
                           .num_snapshots = SNAPSHOTS,
                           .max_backtracking = 6};
     int32_t *tokens = malloc((size_t)n * sizeof *tokens);
-    double start = microseconds();
+    double start = 1e6 * di_now();
     di_cache *cache = di_cache_create(&c, &be, &o, &err);
-    double created = microseconds() - start;
+    double created = 1e6 * di_now() - start;
     check(cache && tokens, &err);
     int count;
     double publish = fill(cache, tokens, n, &count);

@@ -9,18 +9,12 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "sample/philox.h"
 #include "sample/row.h"
 
 enum { VOCAB = 129280, RUNS = 41, PENALISED = 2000 };
-
-static double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 _Noreturn static void die(const di_error *err) {
     fprintf(stderr, "sampler: %s\n", err->message);
@@ -50,9 +44,9 @@ static uint64_t read_row(const float *x) {
 static double time_read(const float *x) {
     double best = 1;
     for (int run = 0; run < RUNS; run++) {
-        double start = seconds();
+        double start = di_now();
         uint64_t sum = read_row(x);
-        double took = seconds() - start;
+        double took = di_now() - start;
         best = took < best && sum != 0 ? took : best; /* the sum must be worth computing */
     }
     return best;
@@ -65,11 +59,11 @@ static double time_rows(const di_sample_params *p, const float *x, const di_samp
     for (uint64_t run = 0; run < RUNS; run++) {
         di_sample_input in = {x, mask, h, 42, run, 0};
         di_sampled out;
-        double start = seconds();
+        double start = di_now();
         if (!di_sample_row(p, &in, s, &out, &err)) {
             die(&err);
         }
-        double took = seconds() - start;
+        double took = di_now() - start;
         best = took < best ? took : best;
     }
     return best;

@@ -12,29 +12,10 @@
 
 #include "base/clock.h"
 #include "sched/sched.h"
+#include "support/books.h"
+#include "support/configs.h"
 
 enum { RUNNING = 256, WAITING = 4096, PROMPT = 8000, ROOM = 4096, BATCHED = 2048 };
-
-/* ---- a backend that is addresses only ---- */
-
-static void *null_alloc(di_backend *be, size_t bytes) {
-    (void)bytes;
-    return be;
-}
-
-static void null_free(di_backend *be, void *buffer) {
-    (void)be;
-    (void)buffer;
-}
-
-static const di_ops null_ops = {.name = "null", .alloc = null_alloc, .free = null_free};
-
-static void check(bool ok, const di_error *err) {
-    if (!ok) {
-        fprintf(stderr, "sched: %s\n", err->message);
-        exit(1);
-    }
-}
 
 typedef struct bench {
     di_config config;
@@ -50,18 +31,7 @@ typedef struct bench {
 
 static void open_bench(bench *b) {
     di_error err;
-    b->config = (di_config){
-        .head_dim = 512,
-        .index_head_dim = 128,
-        .sliding_window = 128,
-        .num_hidden_layers = 40,
-        .num_kv_sources = 4,
-        .kv_source_layer_ids = {2, 8, 14, 20},
-        .max_position_embeddings = 1 << 20,
-    };
-    for (int l = 2; l < 40; l++) {
-        b->config.layers[l].ratio = l < 20 ? 2 : 1;
-    }
+    b->config = release_config();
     b->backend.ops = &null_ops;
     int each = (int)di_blocks_for(PROMPT + ROOM);
     di_cache_options c = {

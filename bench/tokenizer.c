@@ -7,20 +7,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "text/detokenizer.h"
 #include "text/split.h"
 #include "text/tokenizer.h"
 
 enum { RUNS = 15 };
-
-static double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 _Noreturn static void die(const di_error *err) {
     fprintf(stderr, "tokenizer: %s\n", err->message);
@@ -38,11 +32,11 @@ static void bench_encode(const di_tokenizer *tok, const char *name, const char *
     di_error err;
     for (int run = 0; run < RUNS; run++) {
         ids->count = 0;
-        double start = seconds();
+        double start = di_now();
         if (!di_tokenizer_encode(tok, text, size, DI_ENCODE_ADDED, ids, &err)) {
             die(&err);
         }
-        double took = seconds() - start;
+        double took = di_now() - start;
         best = took < best ? took : best;
     }
     report(name, size, ids->count, "ids", best);
@@ -67,11 +61,11 @@ static void bench_decode(const di_tokenizer *tok, const di_ids *ids) {
     di_buffer text = {0};
     for (int run = 0; run < RUNS; run++) {
         text.size = 0;
-        double start = seconds();
+        double start = di_now();
         if (!di_detokenize(tok, ids->data, ids->count, &text, &err)) {
             die(&err);
         }
-        double took = seconds() - start;
+        double took = di_now() - start;
         best = took < best ? took : best;
     }
     report("decode", text.size, ids->count, "ids", best);
@@ -96,10 +90,10 @@ static void bench_split(const char *text, size_t size, bool patterns) {
     }
     for (int run = 0; run < RUNS; run++) {
         pieces = 0;
-        double start = seconds();
+        double start = di_now();
         bool ok = patterns ? di_split_patterns(&s, text, size, count_piece, &pieces, &err)
                            : di_split_deepseek(&s.classes, text, size, count_piece, &pieces, &err);
-        double took = seconds() - start;
+        double took = di_now() - start;
         if (!ok) {
             die(&err);
         }
@@ -119,9 +113,9 @@ int main(int argc, char **argv) {
                *text_path = argc > 2 ? argv[2] : file;
 
     di_error err;
-    double start = seconds();
+    double start = di_now();
     di_tokenizer *tok = di_tokenizer_open(tokenizer_path, &err);
-    double load = seconds() - start;
+    double load = di_now() - start;
     char *text;
     size_t size;
     if (!tok || !di_file_read(text_path, (size_t)1 << 30, &text, &size, &err)) {

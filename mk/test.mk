@@ -41,6 +41,9 @@ $(BUILD)/bench/server/%: $(BUILD)/bench/server/%.o $(BUILD)/tests/support/script
 # Its ceilings are to be measured by other threads than the ones it judges.
 $(BUILD)/bench/ops $(BUILD)/bench/ops.o: CFLAGS += -fopenmp
 
+# What benchmarks share among themselves, and with the tests.
+$(BUILD)/bench/prefix.o $(BUILD)/bench/sched.o: CPPFLAGS += -Ibench -Itests
+
 # The model of full width on a card.
 $(BUILD)/bench/cuda_model $(BUILD)/bench/cuda_drafts: $(BUILD)/bench/%: $(BUILD)/bench/%.o \
     $(BUILD)/bench/support/wide.o $(BUILD)/libdeepinfer.a

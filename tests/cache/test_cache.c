@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "support/cmocka.h"
+#include "support/configs.h"
 
 #include "base/alloc.h"
 #include "cache/internal.h"
@@ -21,21 +22,8 @@ typedef struct world {
     di_error err;
 } world;
 
-static di_config small_config(void) {
-    return (di_config){
-        .head_dim = 32,
-        .index_head_dim = 32,
-        .sliding_window = 8,
-        .num_hidden_layers = 2,
-        .num_kv_sources = 1,
-        .kv_source_layer_ids = {1},
-        .max_position_embeddings = TOKENS,
-        .layers = {{.ratio = 0}, {.ratio = 1}},
-    };
-}
-
 static void open_world(world *w, int blocks, int slots, int snapshots) {
-    *w = (world){.c = small_config()};
+    *w = (world){.c = small_config(TOKENS)};
     di_cache_options o = {.num_blocks = blocks,
                           .num_slots = slots,
                           .num_snapshots = snapshots,
@@ -262,7 +250,7 @@ static void test_wrong_options_are_refused_by_name(void **state) {
         {{.num_blocks = 1, .num_slots = 1, .max_backtracking = -1}, "max_backtracking is -1"},
         {{.num_blocks = 1, .num_slots = 1, .draft_layers = 255}, "allowed are 0 to 254"},
     };
-    di_config c = small_config();
+    di_config c = small_config(TOKENS);
     di_error err = {0};
     di_backend *be = di_cpu_create(&(di_cpu_options){0}, &err);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -277,22 +265,6 @@ static void test_wrong_options_are_refused_by_name(void **state) {
 }
 
 /* ---- memory ---- */
-
-static di_config release_config(void) {
-    di_config c = {
-        .head_dim = 512,
-        .index_head_dim = 128,
-        .sliding_window = 128,
-        .num_hidden_layers = 40,
-        .num_kv_sources = 4,
-        .kv_source_layer_ids = {2, 8, 14, 20},
-        .max_position_embeddings = 1 << 20,
-    };
-    for (int l = 2; l < 40; l++) {
-        c.layers[l].ratio = l < 20 ? 2 : 1;
-    }
-    return c;
-}
 
 static size_t resident_bytes(void) {
     long pages = 0;

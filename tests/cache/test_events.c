@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "support/cmocka.h"
+#include "support/configs.h"
 
 #include "cache/internal.h"
 #include "ops/cpu/cpu.h"
@@ -471,16 +472,7 @@ static void any_event(world *w) {
 static void open_world(world *w, uint64_t seed, bool compare, uint64_t hash_mask) {
     di_error err = {0};
     *w = (world){.seed = seed, .exact = hash_mask == UINT64_MAX};
-    w->config = (di_config){
-        .head_dim = 32,
-        .index_head_dim = 32,
-        .sliding_window = 8,
-        .num_hidden_layers = 2,
-        .num_kv_sources = 1,
-        .kv_source_layer_ids = {1},
-        .max_position_embeddings = LONGEST * DI_BLOCK_TOKENS,
-        .layers = {{.ratio = 0}, {.ratio = 1}},
-    };
+    w->config = small_config(LONGEST * DI_BLOCK_TOKENS);
     di_cache_options o = {
         .num_blocks = BLOCKS,
         .num_slots = SLOTS,

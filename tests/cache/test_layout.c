@@ -5,31 +5,14 @@
 #include <string.h>
 
 #include "support/cmocka.h"
+#include "support/configs.h"
 
 #include "cache/layout.h"
 #include "ops/address.h"
 
-static di_config release(void) {
-    di_config c = {
-        .head_dim = 512,
-        .index_head_dim = 128,
-        .sliding_window = 128,
-        .num_hidden_layers = 40,
-        .num_nextn_predict_layers = 3,
-        .dspark_block_size = 5,
-        .index_topk = 512,
-        .num_kv_sources = 4,
-        .kv_source_layer_ids = {2, 8, 14, 20},
-    };
-    for (int l = 2; l < 40; l++) {
-        c.layers[l].ratio = l < 20 ? 2 : 1;
-    }
-    return c;
-}
-
 static void test_release_needs_890_bytes_a_token(void **state) {
     (void)state;
-    di_config c = release();
+    di_config c = release_config();
     di_state_layout layout;
     di_state_layout_fill(&layout, &c, 128, 6, 0);
     assert_int_equal(layout.block_stride, 890 * 128);
@@ -44,7 +27,7 @@ static void test_release_needs_890_bytes_a_token(void **state) {
 /* Every part of a block and of a slot has bytes of its own. */
 static void test_parts_do_not_overlap(void **state) {
     (void)state;
-    di_config c = release();
+    di_config c = release_config();
     di_state_layout l;
     di_state_layout_fill(&l, &c, 128, 6, 0);
     size_t end = 0;
@@ -120,7 +103,7 @@ static void check_addresses(const di_config *c, const di_state_layout *l, int64_
 static void test_every_layer_and_position_has_bytes_of_its_own(void **state) {
     (void)state;
     static const int64_t lengths[] = {1, 127, 128, 129, 255, 256, 383, 384};
-    di_config c = release();
+    di_config c = release_config();
     di_state_layout l;
     di_state_layout_fill(&l, &c, 128, 6, 3);
     assert_true(l.ring_offset[42] != SIZE_MAX && l.ring_offset[43] == SIZE_MAX);
@@ -131,7 +114,7 @@ static void test_every_layer_and_position_has_bytes_of_its_own(void **state) {
 
 static void test_the_printed_table_adds_up_to_blocks_and_slots(void **state) {
     (void)state;
-    di_config c = release();
+    di_config c = release_config();
     di_state_layout l;
     di_state_layout_fill(&l, &c, 128, 6, 3);
     char *text = NULL, *line, *rest, where[16], name[64];

@@ -64,6 +64,18 @@ char *files_copy(const char *from) {
     return folder;
 }
 
+int files_copy_tiny(void **state) {
+    char *tiny = files_testdata("tiny");
+    *state = files_copy(tiny);
+    free(tiny);
+    return 0;
+}
+
+int files_remove_copy(void **state) {
+    files_remove(*state);
+    return 0;
+}
+
 void files_write(const char *folder, const char *name, const void *data, size_t size) {
     const char *path = files_path(folder, name);
     unlink(path);

@@ -21,6 +21,11 @@ char *files_testdata(const char *name);
 /* A folder as of files_folder with links to all the files of `from`. */
 char *files_copy(const char *from);
 
+/* The same of the tiny checkpoint into *state, and files_remove of it: set-up and tear-down of
+ * tests that damage it. */
+int files_copy_tiny(void **state);
+int files_remove_copy(void **state);
+
 /* Writes a file; a link of that name is replaced, not followed. */
 void files_write(const char *folder, const char *name, const void *data, size_t size);
 void files_write_text(const char *folder, const char *name, const char *text);

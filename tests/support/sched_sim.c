@@ -5,6 +5,7 @@
 
 #include "ops/cpu/cpu.h"
 #include "support/cmocka.h"
+#include "support/configs.h"
 
 #define CHECK(s, ok, ...)                                                                          \
     do {                                                                                           \
@@ -84,16 +85,7 @@ static void open_work(sim_work *w, const sim_options *o) {
 void sim_open(sim *s, const sim_options *o) {
     di_error err = {0};
     *s = (sim){.o = *o, .costs = {.token_seconds = 1e-3, .byte_seconds = 1e-9}};
-    s->config = (di_config){
-        .head_dim = 32,
-        .index_head_dim = 32,
-        .sliding_window = 8,
-        .num_hidden_layers = 2,
-        .num_kv_sources = 1,
-        .kv_source_layer_ids = {1},
-        .max_position_embeddings = (MAX_MODEL_BLOCKS - 1) * DI_BLOCK_TOKENS,
-        .layers = {{.ratio = 0}, {.ratio = 1}},
-    };
+    s->config = small_config((MAX_MODEL_BLOCKS - 1) * DI_BLOCK_TOKENS);
     di_cache_options c = {
         .num_blocks = o->num_blocks,
         .num_slots = o->sched.max_num_seqs,

@@ -13,19 +13,6 @@
 #define DRAFT  "model-00002-of-00003.safetensors"
 #define TABLES "model-00003-of-00003.safetensors"
 
-/* Each test gets a copy of tiny to damage. */
-static int make_copy(void **state) {
-    char *tiny = files_testdata("tiny");
-    *state = files_copy(tiny);
-    free(tiny);
-    return 0;
-}
-
-static int remove_copy(void **state) {
-    files_remove(*state);
-    return 0;
-}
-
 static di_weights *opened(const char *folder) {
     di_error err;
     di_weights *w = di_weights_open(folder, &err);
@@ -564,7 +551,7 @@ static void test_any_allocation_may_fail(void **state) {
 #endif
 
 int main(void) {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, make_copy, remove_copy)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, files_copy_tiny, files_remove_copy)
     const struct CMUnitTest tests[] = {
         TEST(test_every_kind_of_slot_gets_its_bytes),
         TEST(test_scale_blocks_are_tiles_or_rows),

@@ -18,18 +18,6 @@
 #define BODY   "model-00001-of-00003.safetensors"
 #define TABLES "model-00003-of-00003.safetensors"
 
-static int make_copy(void **state) {
-    char *tiny = files_testdata("tiny");
-    *state = files_copy(tiny);
-    free(tiny);
-    return 0;
-}
-
-static int remove_copy(void **state) {
-    files_remove(*state);
-    return 0;
-}
-
 /* The report, to be free()d. */
 static char *report(const char *folder, di_inspect_options o, size_t *num_faults) {
     char *text = NULL;
@@ -393,7 +381,7 @@ static void test_any_allocation_may_fail(void **state) {
 #endif
 
 int main(void) {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, make_copy, remove_copy)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, files_copy_tiny, files_remove_copy)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_full_size_model_opens_in_little_memory),
         cmocka_unit_test(test_the_full_size_model_has_the_published_sizes),
