@@ -4,41 +4,27 @@ import os
 import pty
 import re
 import sys
-import time
 
 sys.path.insert(0, "tests/support")
-from cli import DEMO, PATIENCE, PROGRAM, environment, main, test
+from cli import DEMO, PROGRAM, environment, main, test
+from terminal import Terminal
 
 HINT = "Ctrl-C again"
 
 
-class Chat:
+class Chat(Terminal):
     """The program in charge of a terminal of its own, so that typing ^C sends the signal."""
 
     def __init__(self, *flags):
         words = [str(PROGRAM), "run", "-m", str(DEMO), "--temperature", "0", *flags]
-        self.child, self.terminal = pty.fork()
+        self.child, terminal = pty.fork()
         if self.child == 0:
             try:
                 os.execve(words[0], words, environment(TERM="xterm"))
             finally:
                 os._exit(127)
-        self.seen = ""
+        super().__init__(terminal)
         self.wait_for("> $")
-
-    def type(self, text):
-        os.write(self.terminal, text.encode())
-
-    def wait_for(self, pattern):
-        limit = time.monotonic() + PATIENCE
-        while not (match := re.search(pattern, self.seen)):
-            assert time.monotonic() < limit, f"no {pattern!r} in {self.seen!r}"
-            try:
-                self.seen += os.read(self.terminal, 4096).decode(errors="replace")
-            except OSError:
-                raise AssertionError(f"it ended without {pattern!r}: {self.seen!r}") from None
-        before, self.seen = self.seen[: match.end()], self.seen[match.end() :]
-        return before
 
     def say(self, *lines):
         """Types lines, waits for the prompt behind the statistics, returns what came."""
@@ -51,11 +37,7 @@ class Chat:
         return self.wait_for("> $")
 
     def end(self):
-        try:
-            while os.read(self.terminal, 4096):
-                pass
-        except OSError:
-            pass
+        self.read_to_end()
         _, status = os.waitpid(self.child, 0)
         os.close(self.terminal)
         return os.waitstatus_to_exitcode(status)

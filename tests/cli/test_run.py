@@ -6,11 +6,11 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 sys.path.insert(0, "tests/support")
 from cli import (DEMO, MODE, PATIENCE, PROGRAM, complains, deepinfer, environment, main, start,
                  succeeds, test)
+from terminal import Terminal
 
 QUESTION, ANSWER = "Who wrote Dracula?", "Dracula was written by Bram Stoker."
 GREEDY = ("--temperature", "0")
@@ -134,38 +134,19 @@ def test_a_reader_that_goes_away_ends_it_quietly(_):
 # ---- the chat ---------------------------------------------------------------------------------
 
 
-class Chat:
+class Chat(Terminal):
     """The program on a pseudo-terminal."""
 
     def __init__(self, *flags):
-        self.terminal, theirs = pty.openpty()
+        terminal, theirs = pty.openpty()
         self.child = subprocess.Popen(
             [str(PROGRAM), "run", "-m", str(DEMO), *map(str, flags)], stdin=theirs, stdout=theirs,
             stderr=theirs, env=environment(TERM="xterm"), start_new_session=True)
         os.close(theirs)
-        self.seen = ""
-
-    def type(self, text):
-        os.write(self.terminal, text.encode())
-
-    def wait_for(self, pattern):
-        """Reads until the pattern has come since the last wait; returns what came with it."""
-        limit = time.monotonic() + PATIENCE
-        while not (match := re.search(pattern, self.seen)):
-            assert time.monotonic() < limit, f"no {pattern!r} in {self.seen!r}"
-            try:
-                self.seen += os.read(self.terminal, 4096).decode(errors="replace")
-            except OSError:
-                raise AssertionError(f"it ended without {pattern!r}: {self.seen!r}") from None
-        before, self.seen = self.seen[: match.end()], self.seen[match.end() :]
-        return before
+        super().__init__(terminal)
 
     def end(self):
-        try:
-            while os.read(self.terminal, 4096):
-                pass
-        except OSError:
-            pass
+        self.read_to_end()
         status = self.child.wait(timeout=PATIENCE)
         os.close(self.terminal)
         return status
