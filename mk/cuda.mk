@@ -41,7 +41,7 @@ $(BUILD)/%.cu.o: %.cu
 	$(Q)$(NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
 
 # What it needs of the base room is linked in, hidden.
-CUDA_BASE := $(patsubst %,$(BUILD)/src/base/%.o,alloc error tensor utf8)
+CUDA_BASE := $(patsubst %,$(BUILD)/src/base/%.o,alloc error tensor utf8 version)
 
 $(BUILD)/libdeepinfer-cuda.so: $(CUDA_OBJ) $(CUDA_BASE)
 	$(call say,LINK)

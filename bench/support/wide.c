@@ -363,7 +363,8 @@ bool wide_open(wide *w, const wide_options *o) {
 }
 
 void wide_close(wide *w) {
-    printf("memory taken on the card   %.1f GiB\n", (double)di_cuda_bytes(w->be) / (1 << 30));
+    printf("memory taken, weights and scratch   %.1f GiB\n",
+           (double)di_cuda_bytes(w->be) / (1 << 30));
     di_model_destroy(w->model);
     di_cache_destroy(w->cache);
     di_weights_release(&w->weights);

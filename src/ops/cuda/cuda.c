@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/version.h"
 #include "ops/cuda/card/part.h"
 
 #ifndef DI_CUDA_BUILT
@@ -57,6 +58,12 @@ static void *open_part(char *why, size_t size) {
     return part;
 }
 
+static bool is_ours(const di_cuda_part *table) {
+    return table && table->size == sizeof *table &&
+           strcmp(table->version(), di_version_string()) == 0 &&
+           strcmp(table->revision(), di_git_revision()) == 0;
+}
+
 /* The part's table of functions, or NULL with *err. */
 static const di_cuda_part *find_part(di_error *err) {
     char why[512];
@@ -71,9 +78,9 @@ static const di_cuda_part *find_part(di_error *err) {
         return NULL;
     }
     const di_cuda_part *table = dlsym(part, "di_cuda_part_table");
-    if (!table || table->size != sizeof *table || table->ops_size != sizeof(di_ops)) {
-        di_fail(err, DI_ERR_UNSUPPORTED, "CUDA: %s belongs to another version of this program",
-                name);
+    if (!is_ours(table)) {
+        di_fail(err, DI_ERR_UNSUPPORTED, "CUDA: %s belongs to another version of this program (%s)",
+                name, di_git_revision());
         return NULL;
     }
     return table;

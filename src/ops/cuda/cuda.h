@@ -31,7 +31,8 @@ void di_cuda_describe(char *text, size_t size);
 /* Forgets all uploaded weights, after which their host memory may change or go. */
 void di_cuda_forget(di_backend *be);
 
-/* Bytes of the card's memory that the backend has taken. */
+/* Bytes of the card's memory that weights, tables, scratch memory and arguments have taken; buffers
+ * (ops->alloc) are not among them. */
 size_t di_cuda_bytes(const di_backend *be);
 
 /* Queues one read of all of a buffer of the card. */

@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/version.h"
 #include "ops/cuda/card/ops.h"
 #include "ops/cuda/card/part.h"
 #include "ops/cuda/card/queue.h"
@@ -80,8 +81,8 @@ bool di_card_report(di_card *c, di_error *err) {
     }
     if (fault == cudaErrorMemoryAllocation) {
         return di_fail(err, DI_ERR_NO_MEMORY,
-                       "cuda:%d: %s: no memory for %zu bytes more; %zu bytes are in use here, %zu "
-                       "of them by weights",
+                       "cuda:%d: %s: no memory for %zu bytes more; beside state and activations "
+                       "%zu bytes are taken, %zu of them by weights",
                        c->device, op, bytes, c->bytes, c->weight_bytes);
     }
     return di_fail(err, DI_ERR_INTERNAL, "cuda:%d: %s: %s%s", c->device, op,
@@ -305,7 +306,8 @@ static void read_all(di_backend *be, const void *buffer, size_t bytes) {
 
 __attribute__((visibility("default"))) const di_cuda_part di_cuda_part_table = {
     .size = sizeof(di_cuda_part),
-    .ops_size = sizeof(di_ops),
+    .version = di_version_string,
+    .revision = di_git_revision,
     .create = create,
     .describe = describe,
     .forget = forget,

@@ -110,7 +110,7 @@ typedef struct di_card {
     di_card_slab *slabs; /* weights are taken from the last of these, and freed together */
     size_t num_slabs, slab_capacity, slab_used;
     size_t weight_bytes; /* of all slabs */
-    size_t bytes;        /* taken from the card */
+    size_t bytes;        /* taken from the card, buffers of ops->alloc not among them */
 
     unsigned char *step; /* what DI_CARD_USE_STEP holds, as last copied */
     size_t step_bytes, step_capacity;
@@ -212,6 +212,6 @@ void di_card_marks_destroy(di_card_marks *m);
 bool di_card_memory_create(di_card *c, di_error *err);
 void di_card_memory_destroy(di_card *c);
 
-extern const di_ops di_card_ops; /* ops.c */
+extern const di_ops di_card_ops; /* card.c */
 
 #endif

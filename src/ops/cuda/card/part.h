@@ -1,5 +1,5 @@
-/* The one symbol of libdeepinfer-cuda.so, and what both sides of it agree on. The sizes tell a part
- * of another version. */
+/* The one symbol of libdeepinfer-cuda.so, and what both sides of it agree on. Structs of every kind
+ * go across, so both must be of one build: size, version and revision tell. */
 #ifndef DI_OPS_CUDA_PART_H
 #define DI_OPS_CUDA_PART_H
 
@@ -7,7 +7,8 @@
 #include "ops/ops.h"
 
 typedef struct di_cuda_part {
-    size_t size, ops_size;
+    size_t size;
+    const char *(*version)(void), *(*revision)(void); /* base/version.h */
     di_backend *(*create)(int device, di_error *err);
     void (*describe)(char *text, size_t size);
     void (*forget)(di_backend *be);

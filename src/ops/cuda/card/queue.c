@@ -4,9 +4,9 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "ops/cuda/card/card.h"
 
@@ -432,12 +432,6 @@ static void draw(di_backend *be, const di_draw_call *call) {
 
 /* ---- begin, end, wait -------------------------------------------------------------------------*/
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static void begin(di_backend *be, int place) {
     di_card *c = di_card_of(be);
     di_card_marks *m = &c->marks;
@@ -461,7 +455,7 @@ static void end(di_backend *be, int place) {
 static void tell_times(di_card *c, int at, double *begin_time, double *end_time) {
     di_card_marks *m = &c->marks;
     float since = 0, took = 0;
-    *end_time = now();
+    *end_time = di_now();
     di_card_check(c, cudaEventElapsedTime(&took, m->begin[at], m->end[at]));
     *begin_time = *end_time - 1e-3 * took;
     bool known = m->last_time > 0 && *end_time - m->last_time < 1;
@@ -476,7 +470,7 @@ static void tell_times(di_card *c, int at, double *begin_time, double *end_time)
 static bool wait(di_backend *be, int place, double *begin_time, double *end_time, di_error *err) {
     di_card *c = di_card_of(be);
     int at = c->marks.at[place];
-    *begin_time = *end_time = now();
+    *begin_time = *end_time = di_now();
     if (!c->fault_op && cudaSetDevice(c->device) == cudaSuccess) {
         c->op = "step";
         if (di_card_check(c, cudaEventSynchronize(c->marks.end[at]))) {
