@@ -29,6 +29,14 @@ void *di_grow(void *array, size_t count, size_t *capacity, size_t element_size);
  * 0 switches it off. Returns how many allocations were made since the last call. */
 uint64_t di_alloc_fail_at(uint64_t n);
 
+/* Lays arrays out in one piece of memory: the next one's place, of count elements, with `alignment`
+ * from one array to the next. With base NULL only *end grows, to the size of the piece. */
+static inline void *di_place(void *base, size_t *end, size_t count, size_t size, size_t alignment) {
+    size_t start = *end;
+    *end = (start + count * size + alignment - 1) / alignment * alignment;
+    return base ? (char *)base + start : NULL;
+}
+
 /* A bump allocator over one block, given back whole. */
 typedef struct di_arena {
     unsigned char *base;

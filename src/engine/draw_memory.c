@@ -6,9 +6,7 @@
 enum { MAX_PAIRS = 1 << 16 };
 
 static void *put(char *base, size_t *end, size_t count, size_t size) {
-    size_t start = *end;
-    *end = (start + count * size + 63) / 64 * 64;
-    return base ? base + start : NULL;
+    return di_place(base, end, count, size, 64);
 }
 
 /* What goes to the card, then what comes back. */

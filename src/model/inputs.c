@@ -5,11 +5,8 @@
 #include "model/graph.h"
 #include "model/rope.h"
 
-/* The next part of one piece of memory; with base NULL only the size grows. */
 static void *place(char *base, size_t *end, size_t count, size_t size) {
-    size_t start = *end;
-    *end = (start + count * size + 15) / 16 * 16;
-    return base ? base + start : NULL;
+    return di_place(base, end, count, size, 16);
 }
 
 static void lay_out_pass(char *base, size_t *end, size_t n, di_pass *p) {

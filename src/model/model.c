@@ -9,11 +9,11 @@
 
 /* ---- memory -----------------------------------------------------------------------------------*/
 
-/* The next part of one device buffer; with base NULL only the size grows. */
+enum { ALIGNMENT = 256 };
+
+/* Rows of an activation. */
 static void *place(char *base, size_t *end, size_t rows, size_t row_bytes) {
-    size_t start = *end;
-    *end = (start + rows * row_bytes + 255) / 256 * 256;
-    return base ? base + start : NULL;
+    return di_place(base, end, rows, row_bytes, ALIGNMENT);
 }
 
 static di_rope_table place_rope(char *base, size_t *end, size_t rows, int half) {

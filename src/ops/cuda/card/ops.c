@@ -7,6 +7,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "ops/cuda/card/card.h"
 
 /* ---- rows -------------------------------------------------------------------------------------*/
@@ -480,11 +481,8 @@ void di_card_route(di_backend *be, const di_bf16 *x, int n, const di_tensor *gat
 
 enum { MOE_ROWS = 8192 }; /* tokens whose intermediate rows are in scratch memory at a time */
 
-/* The next part of one buffer; with base NULL only the size grows. */
 static void *part(unsigned char *base, size_t *end, size_t count, size_t size) {
-    size_t start = *end;
-    *end = (start + count * size + DI_CARD_ALIGNMENT - 1) / DI_CARD_ALIGNMENT * DI_CARD_ALIGNMENT;
-    return base ? base + start : NULL;
+    return di_place(base, end, count, size, DI_CARD_ALIGNMENT);
 }
 
 static size_t lay_out_lists(dk_moe *m, unsigned char *base) {
