@@ -79,6 +79,9 @@ greedy() {
         DI_CUDA_GUARD=1 "$here/bin/deepinfer" generate -m models/demo --temperature 0 -q \
             -i "$d/in" -o "$d/cuda" --backend cuda &&
         python3 tests/cuda/greedy.py compare "$d/cpu" "$d/cuda"
+    set -- $?
+    rm -rf "$d"
+    return "$1"
 }
 
 # A kernel that traps: the operation is named, the answer fails, the program ends with 1.
@@ -91,6 +94,9 @@ fault() {
     status=$?
     cat "$d/err" "$d/out"* | head -5
     [ $status -eq 1 ] && cat "$d/err" "$d/out"* | grep -q 'cuda:0: moe: '
+    set -- $?
+    rm -rf "$d"
+    return "$1"
 }
 
 run_checks() {
@@ -119,8 +125,8 @@ run_checks() {
     if [ -n "$sanitize" ]; then
         for tool in memcheck racecheck; do
             for program in test_cpu test_cpu_state; do
-                CHECK_TIMEOUT=600 check "$tool of $program" env TEST_BACKEND=cuda compute-sanitizer --tool $tool \
-                    --error-exitcode 9 "$here/bin/$program"
+                CHECK_TIMEOUT=600 check "$tool of $program" env TEST_BACKEND=cuda \
+                    compute-sanitizer --tool $tool --error-exitcode 9 "$here/bin/$program"
             done
         done
     fi

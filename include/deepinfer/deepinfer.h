@@ -18,16 +18,17 @@
  *
  * Versions. A caller's structs begin with their size, which the *_init functions set: new members
  * are added at the end, and a library reads no further than the caller's struct goes. Structs that
- * the library makes (di_event, di_result) grow at the end too. DI_API_VERSION changes when a
+ * the library makes (di_output, di_result) grow at the end too. DI_API_VERSION changes when a
  * program must be compiled again.
  *
  * Errors. See error.h. err may be NULL. A refused request or a failed one never harms the engine.
  *
  * Threads. Every function may be called from any thread at any time, with three exceptions: an
  * engine is closed once, when no call on it is running and its queues are destroyed; one thread at
- * a time waits on a queue; structs belong to whoever fills them. An engine has two threads of its
- * own, one that plans steps and one that runs them, besides those that compute.  The library
- * installs no signal handlers and prints nothing but warnings on standard error. Text is UTF-8. */
+ * a time waits on a queue; structs belong to whoever fills them. An engine has threads of its own:
+ * one that plans steps, one that runs them, those that compute and those that compile grammars. The
+ * library installs no signal handlers and prints nothing but warnings on standard error. Text is
+ * UTF-8. */
 #ifndef DEEPINFER_DEEPINFER_H
 #define DEEPINFER_DEEPINFER_H
 
@@ -94,8 +95,8 @@ typedef struct di_engine_options {
      * and greedy answers are the same; fewer steps are needed for them. */
     int num_drafts;
     bool time_ops; /* keep times of the model's operations: di_engine_print_op_times */
-    const char
-        *trace_file; /* Chrome trace of the steps, written while the engine runs; NULL = none */
+    /* Chrome trace of the steps, written while the engine runs; NULL = none. */
+    const char *trace_file;
     di_spec_mode spec_mode; /* how many of the drafts are verified */
     /* PRICED: folder in which measured costs of steps are kept for the next engine with the same
      * model, machine and options; NULL = measured each time. And for how many seconds; 0 = 3600. */
@@ -213,8 +214,8 @@ typedef struct di_request_params {
     size_t num_logit_bias;
     const int32_t *allowed_token_ids; /* nothing else; NULL = everything */
     size_t num_allowed_token_ids;
-    const int32_t
-        *golden_token_ids; /* the answer, to be scored instead of drawn; as far as it goes */
+    /* The answer, to be scored instead of drawn; as far as it goes. */
+    const int32_t *golden_token_ids;
     size_t num_golden_token_ids;
     bool skip_special_tokens; /* control tokens leave no text */
     int priority;             /* lower goes first */
@@ -280,8 +281,8 @@ typedef struct di_output {
     int index; /* of the answer, 0 .. n - 1 */
     const int32_t *token_ids;
     size_t num_token_ids;
-    const char
-        *text; /* NUL-terminated; whole characters; all outputs' texts joined are the answer */
+    /* NUL-terminated; whole characters; all outputs' texts joined are the answer. */
+    const char *text;
     size_t text_bytes;
     const di_token_info *logprobs; /* [num_token_ids], or NULL */
     /* With prompt_logprobs, in the first output that has tokens: [prompt_tokens], entry 0 empty. */
