@@ -11,8 +11,6 @@
 #include "cli/commands.h"
 #include "cli/help.h"
 
-extern char **environ;
-
 static void warn(const char *message) {
     di_log(DI_LOG_WARN, "%s", message);
 }
