@@ -114,16 +114,22 @@ di_term di_number_plain(di_terms *t) {
     return signed_of(t, absolute(t));
 }
 
-di_term di_number_any(di_terms *t) {
+static di_term exponent(di_terms *t) {
     di_byte_set e = {0}, sign = {0};
     di_byte_set_add(&e, 'e');
     di_byte_set_add(&e, 'E');
     di_byte_set_add(&sign, '+');
     di_byte_set_add(&sign, '-');
-    di_term exponent =
-        di_term_cat3(t, di_term_bytes(t, &e), di_term_optional(t, di_term_bytes(t, &sign)),
-                     digits(t, 1, DI_TERM_UNBOUNDED));
-    return signed_of(t, di_term_cat3(t, whole(t), fraction(t), di_term_optional(t, exponent)));
+    return di_term_cat3(t, di_term_bytes(t, &e), di_term_optional(t, di_term_bytes(t, &sign)),
+                        digits(t, 1, DI_TERM_UNBOUNDED));
+}
+
+di_term di_number_any(di_terms *t) {
+    return signed_of(t, di_term_cat3(t, whole(t), fraction(t), di_term_optional(t, exponent(t))));
+}
+
+di_term di_number_scientific(di_terms *t) {
+    return signed_of(t, di_term_cat3(t, whole(t), fraction(t), exponent(t)));
 }
 
 di_term di_number_integer(di_terms *t, bool with_zeros) {
@@ -237,8 +243,23 @@ di_term di_number_equal(di_terms *t, const di_decimal *d) {
                         di_number_bounded(t, DI_NUMBER_AT_MOST, d));
 }
 
-di_term di_number_spelt(di_terms *t, const di_decimal *d) {
-    char text[2 * MAX_EXPONENT + DI_DECIMAL_DIGITS + 8];
+di_term di_number_among(di_terms *t, di_word *whole, size_t num_whole, di_word *fractions,
+                        size_t num_fractions) {
+    di_term zeros = di_term_repeat(t, digit(t, '0', '0'), 0, DI_TERM_UNBOUNDED);
+    return di_term_alt2(t, di_term_cat(t, di_term_words(t, whole, num_whole), zero_fraction(t)),
+                        di_term_cat(t, di_term_words(t, fractions, num_fractions), zeros));
+}
+
+di_term di_number_shortest(di_terms *t) {
+    di_term some = digit(t, '1', '9');
+    di_term rest = di_term_cat3(t, digit(t, '.', '.'), digits(t, 0, DI_TERM_UNBOUNDED), some);
+    di_term above =
+        di_term_cat3(t, some, digits(t, 0, DI_TERM_UNBOUNDED), di_term_optional(t, rest));
+    di_term below = di_term_cat(t, digit(t, '0', '0'), rest);
+    return di_term_alt2(t, digit(t, '0', '0'), signed_of(t, di_term_alt2(t, above, below)));
+}
+
+size_t di_decimal_write(const di_decimal *d, char *text) {
     size_t n = 0;
     if (d->negative) {
         text[n++] = '-';
@@ -248,15 +269,23 @@ di_term di_number_spelt(di_terms *t, const di_decimal *d) {
         text[n++] = whole_digit(d, i);
     }
     int decimals = fraction_size(d);
-    if (decimals == 0) {
-        di_term short_form = di_term_literal(t, text, n);
+    if (decimals > 0) {
         text[n++] = '.';
-        text[n++] = '0';
-        return di_term_alt2(t, short_form, di_term_literal(t, text, n));
     }
-    text[n++] = '.';
     for (int i = 0; i < decimals; i++) {
         text[n++] = fraction_digit(d, i);
     }
-    return di_term_literal(t, text, n);
+    return n;
+}
+
+di_term di_number_spelt(di_terms *t, const di_decimal *d) {
+    char text[DI_DECIMAL_TEXT + 2];
+    size_t n = di_decimal_write(d, text);
+    di_term shortest = di_term_literal(t, text, n);
+    if (fraction_size(d) > 0) {
+        return shortest;
+    }
+    text[n++] = '.';
+    text[n++] = '0';
+    return di_term_alt2(t, shortest, di_term_literal(t, text, n));
 }

@@ -20,8 +20,14 @@ bool di_decimal_is_integer(const di_decimal *d);
 /* An integer 0..UINT32_MAX. */
 bool di_decimal_to_u32(const di_decimal *d, uint32_t *value);
 
-/* Numbers as JSON spells them, with exponents; and without (in which all sets below are). */
+/* The shortest plain spelling; returns its length, at most DI_DECIMAL_TEXT. */
+#define DI_DECIMAL_TEXT 1200
+size_t di_decimal_write(const di_decimal *d, char *text);
+
+/* Numbers as JSON spells them; those that have an exponent; and those without (in which all sets
+ * below are). */
 di_term di_number_any(di_terms *t);
+di_term di_number_scientific(di_terms *t);
 di_term di_number_plain(di_terms *t);
 /* Whole numbers, on demand also spelt 1.0. */
 di_term di_number_integer(di_terms *t, bool with_zeros);
@@ -38,8 +44,14 @@ di_term di_number_bounded(di_terms *t, di_number_bound bound, const di_decimal *
 /* Multiples of d > 0. False if that is not exact here: more than nine digits. */
 bool di_number_multiple(di_terms *t, const di_decimal *d, di_term *out);
 
-/* Every plain spelling of the value; and the ones worth generating: shortest, and with .0. */
+/* Every plain spelling of the value. */
 di_term di_number_equal(di_terms *t, const di_decimal *d);
+/* Every plain spelling of values whose shortest ones are these; the arrays get sorted. */
+di_term di_number_among(di_terms *t, di_word *whole, size_t num_whole, di_word *fractions,
+                        size_t num_fractions);
+/* The shortest spellings of all numbers: one a value. */
+di_term di_number_shortest(di_terms *t);
+/* The spellings worth generating: shortest, and with .0. */
 di_term di_number_spelt(di_terms *t, const di_decimal *d);
 
 #endif

@@ -149,6 +149,9 @@ void di_terms_drop_rows(di_terms *t) {
 
 /* The derivative by way of the row; may denote nothing without being NONE. */
 static di_term remembered(di_terms *t, di_term x, uint8_t byte) {
+    if (t->nodes[x].flags & DI_TERM_FLEETING) {
+        return di_term_derive(t, x, byte);
+    }
     di_term_row *row = di_term_make_row(t, x);
     if (!row) {
         return DI_TERM_NONE;
@@ -303,7 +306,7 @@ di_term di_term_derive(di_terms *t, di_term x, uint8_t byte) {
 di_term di_term_step_slow(di_terms *t, di_term x, uint8_t byte) {
     di_term y = remembered(t, x, byte);
     if (y != DI_TERM_NONE && !di_term_alive(t, y)) {
-        if (t->fault.code == DI_OK) {
+        if (t->fault.code == DI_OK && t->nodes[x].row) {
             t->nodes[x].row->to[t->nodes[x].row->map->of[byte]] = DI_TERM_NONE;
         }
         return DI_TERM_NONE;

@@ -174,7 +174,7 @@ bool schema_shapes_of(di_schema *s, lit x, shapes *out) {
     return ok;
 }
 
-static bool object_of(di_schema *s, uint32_t shape_index, uint32_t *table) {
+bool schema_object_of(di_schema *s, uint32_t shape_index, uint32_t *table) {
     if (s->shapes[shape_index].object == UINT32_MAX) {
         shape x = s->shapes[shape_index];
         if (!schema_object(s, &x, table)) {
@@ -186,7 +186,7 @@ static bool object_of(di_schema *s, uint32_t shape_index, uint32_t *table) {
     return true;
 }
 
-static bool array_of(di_schema *s, uint32_t shape_index, uint32_t *table) {
+bool schema_array_of(di_schema *s, uint32_t shape_index, uint32_t *table) {
     if (s->shapes[shape_index].array == UINT32_MAX) {
         shape x = s->shapes[shape_index];
         if (!schema_array(s, &x, table)) {
@@ -202,8 +202,10 @@ static bool shape_inhabited(di_schema *s, uint32_t i) {
     uint32_t table;
     uint8_t types = s->shapes[i].types;
     return types & ~(TYPE_ARRAY | TYPE_OBJECT) ||
-           (types & TYPE_OBJECT && object_of(s, i, &table) && schema_object_inhabited(s, table)) ||
-           (types & TYPE_ARRAY && array_of(s, i, &table) && schema_array_inhabited(s, table));
+           (types & TYPE_OBJECT && schema_object_of(s, i, &table) &&
+            schema_object_inhabited(s, table)) ||
+           (types & TYPE_ARRAY && schema_array_of(s, i, &table) &&
+            schema_array_inhabited(s, table));
 }
 
 /* The least solution: a demand met again while it is being searched counts as not inhabited. A
@@ -298,11 +300,13 @@ static di_term expand_value(di_schema *s, demand d, bool with_strings) {
     for (uint32_t i = 0; i < s->demands[d].shape_count; i++) {
         uint32_t at = s->demands[d].shape_first + i, table;
         uint8_t types = s->shapes[at].types;
-        if (types & TYPE_OBJECT && object_of(s, at, &table) && schema_object_inhabited(s, table)) {
+        if (types & TYPE_OBJECT && schema_object_of(s, at, &table) &&
+            schema_object_inhabited(s, table)) {
             di_term rest = schema_object_start(s, table);
             di_terms_push(s->t, di_term_cat(s->t, di_term_byte(s->t, '{', '{'), rest));
         }
-        if (types & TYPE_ARRAY && array_of(s, at, &table) && schema_array_inhabited(s, table)) {
+        if (types & TYPE_ARRAY && schema_array_of(s, at, &table) &&
+            schema_array_inhabited(s, table)) {
             di_term rest = schema_array_start(s, table);
             di_terms_push(s->t, di_term_cat(s->t, di_term_byte(s->t, '[', '['), rest));
         }
@@ -315,6 +319,7 @@ static di_term expand_value(di_schema *s, demand d, bool with_strings) {
 static di_term expand(void *context, di_terms *t, di_term lazy, uint32_t tag) {
     di_schema *s = context;
     const di_term_node n = t->nodes[lazy];
+    s->searches = 0;
     switch (n.a) {
     case LAZY_VALUE:
         return expand_value(s, n.b, n.c == 0);
@@ -324,6 +329,10 @@ static di_term expand(void *context, di_terms *t, di_term lazy, uint32_t tag) {
         return schema_array_expand(s, n.b, n.c);
     case LAZY_ELEMENT:
         return schema_array_resume(s, n.b, tag);
+    case LAZY_KEPT:
+        return schema_kept_expand(s, n.b, n.c);
+    case LAZY_WRITTEN:
+        return schema_object_written(s, n.b, n.c, tag);
     default:
         return schema_object_resume(s, n.b, tag);
     }
@@ -355,7 +364,7 @@ static bool visit_shape(di_schema *s, uint32_t i, visit_queue *q) {
     uint32_t table;
     uint8_t types = s->shapes[i].types;
     if (types & TYPE_OBJECT) {
-        if (!object_of(s, i, &table)) {
+        if (!schema_object_of(s, i, &table)) {
             return false;
         }
         if (schema_object_inhabited(s, table) && !schema_object_demands(s, table, visit, q)) {
@@ -363,7 +372,7 @@ static bool visit_shape(di_schema *s, uint32_t i, visit_queue *q) {
         }
     }
     if (types & TYPE_ARRAY) {
-        if (!array_of(s, i, &table)) {
+        if (!schema_array_of(s, i, &table)) {
             return false;
         }
         if (schema_array_inhabited(s, table) && !schema_array_demands(s, table, visit, q)) {
@@ -487,7 +496,7 @@ void di_schema_destroy(di_schema *s) {
     }
     schema_free_objects(s);
     schema_free_arrays(s);
-    schema_free_unique(s);
+    schema_free_records(s);
     schema_free_ids(s);
     di_free(s->demands);
     di_free(s->literals);

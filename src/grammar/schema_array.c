@@ -72,116 +72,6 @@ static bool read_rules(di_schema *s, const shape *x, array_table *a, const rule 
     return true;
 }
 
-/* ---- uniqueItems ---- */
-
-/* The list of values that a schema gives, DI_DOC_NONE if it gives none. */
-static uint32_t listed_values(di_schema *s, uint32_t node, int depth) {
-    uint32_t found = di_doc_member(&s->doc, node, "enum");
-    if (found != DI_DOC_NONE && s->doc.nodes[found].type == DI_DOC_ARRAY) {
-        return found;
-    }
-    uint32_t ref = di_doc_member(&s->doc, node, "$ref"), target;
-    if (ref != DI_DOC_NONE && depth < 16 && s->doc.nodes[ref].type == DI_DOC_STRING &&
-        schema_resolve(s, ref, &target)) {
-        return listed_values(s, target, depth + 1);
-    }
-    return DI_DOC_NONE;
-}
-
-/* Whether two values of a list are one: a demand for both can be met. */
-static bool same_value(di_schema *s, uint32_t a, uint32_t b) {
-    const di_doc_node *x = &s->doc.nodes[a], *y = &s->doc.nodes[b];
-    if (x->type != y->type) {
-        return false;
-    }
-    if (x->type == DI_DOC_STRING) {
-        return x->size == y->size && memcmp(x->text, y->text, x->size) == 0;
-    }
-    lit both[2] = {LIT(LIT_EQUALS, a), LIT(LIT_EQUALS, b)};
-    demand d = schema_demand(s, both, 2);
-    return d != UINT32_MAX && schema_inhabited(s, d);
-}
-
-static bool set_choices(di_schema *s, uint32_t list, array_table *a) {
-    a->choices = di_calloc(SCHEMA_MAX_UNIQUE, sizeof *a->choices);
-    if (!a->choices) {
-        return schema_no_memory(s);
-    }
-    for (uint32_t i = s->doc.nodes[list].first; i != DI_DOC_NONE; i = s->doc.nodes[i].next) {
-        bool have = false;
-        for (uint32_t k = 0; k < a->num_choices && !have; k++) {
-            have = same_value(s, a->choices[k] >> 2, i);
-        }
-        if (!have) {
-            a->choices[a->num_choices++] = LIT(LIT_EQUALS, i);
-        }
-    }
-    return schema_check(s);
-}
-
-/* Over a list of values that is not too long the state knows which have come; else elements must be
- * strings, which is known later. */
-static bool make_unique(di_schema *s, const shape *x, const rule *unique, array_table *a) {
-    uint32_t list = DI_DOC_NONE;
-    for (uint32_t i = 0; i < x->count && list == DI_DOC_NONE; i++) {
-        const rule *r = rule_at(s, x, i);
-        if (r->kind == RULE_ITEMS && r->low == 0 && r->value < LIT_TRUE &&
-            (r->value & 3) == LIT_SCHEMA) {
-            list = listed_values(s, r->value >> 2, 0);
-        }
-    }
-    if (!schema_check(s)) {
-        return false;
-    }
-    bool finite = list != DI_DOC_NONE && s->doc.nodes[list].count <= SCHEMA_MAX_UNIQUE &&
-                  a->num_prefix == 0 && a->num_contains == 0;
-    if (finite) {
-        return set_choices(s, list, a);
-    }
-    a->unique = unique->node;
-    return true;
-}
-
-static bool refuse_unique(di_schema *s, uint32_t table, const char *why) {
-    uint32_t node = s->arrays[table].unique;
-    s->arrays[table].unique = DI_DOC_NONE;
-    return schema_unsupported(s, node, why);
-}
-
-/* What elements that must be unlike each other can be. */
-static bool find_texts(di_schema *s, uint32_t table) {
-    const array_table a = s->arrays[table];
-    di_term texts = DI_TERM_NONE;
-    bool strings = a.num_prefix == 0 && a.num_contains == 0;
-    if (strings && !schema_know(s, a.rest)) {
-        return false;
-    }
-    for (uint32_t i = 0; strings && i < s->demands[a.rest].shape_count; i++) {
-        const shape *x = &s->shapes[s->demands[a.rest].shape_first + i];
-        strings = x->types == TYPE_STRING;
-        texts = di_term_alt2(s->t, texts, x->string);
-    }
-    bool known = true;
-    if (!strings) {
-        return refuse_unique(s, table, "is enforced over strings, or an enum of 64 values, alone");
-    }
-    if (!schema_unique_suffice(s, texts, a.low, &known) && known) {
-        s->arrays[table].high = a.low - 1; /* there are too few: no such array */
-    }
-    s->arrays[table].texts = texts;
-    return known || refuse_unique(s, table, "cannot tell whether there are enough strings");
-}
-
-/* How many of the choices an element can be. */
-static uint32_t possible_choices(di_schema *s, const array_table *a) {
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < a->num_choices; i++) {
-        demand d = schema_demand_and(s, a->rest, a->choices[i]);
-        count += d != UINT32_MAX && schema_inhabited(s, d);
-    }
-    return count;
-}
-
 /* ---- tables ---- */
 
 bool schema_array(di_schema *s, const shape *x, uint32_t *table) {
@@ -190,16 +80,12 @@ bool schema_array(di_schema *s, const shape *x, uint32_t *table) {
     if (!read_rules(s, x, &a, &unique)) {
         return false;
     }
-    if (unique && a.high > 1 && !make_unique(s, x, unique, &a)) {
-        di_free(a.choices);
-        return false;
-    }
+    a.unique = unique && a.high > 1 ? unique->node : DI_DOC_NONE;
     array_table *arrays = di_grow(s->arrays, s->num_arrays, &s->cap_arrays, sizeof *arrays);
     a.prefix = di_calloc(a.num_prefix + 1, sizeof *a.prefix);
     if (!arrays || !a.prefix) {
         s->arrays = arrays ? arrays : s->arrays;
         di_free(a.prefix);
-        di_free(a.choices);
         return schema_no_memory(s);
     }
     s->arrays = arrays;
@@ -226,22 +112,90 @@ static uint32_t longest(di_schema *s, uint32_t table) {
     while (i < a.num_prefix && i < a.high && schema_inhabited(s, a.prefix[i])) {
         i++;
     }
-    if (a.choices) {
-        uint32_t most = possible_choices(s, &a);
-        return a.high < most ? a.high : most;
-    }
     if (i == a.num_prefix && i < a.high && schema_inhabited(s, a.rest)) {
         return a.high;
     }
     return i;
 }
 
-bool schema_array_inhabited(di_schema *s, uint32_t table) {
-    if (s->arrays[table].unique != DI_DOC_NONE && s->arrays[table].low > 1 &&
-        s->arrays[table].texts == DI_TERM_NONE && s->demands[s->arrays[table].rest].known != 1 &&
-        !find_texts(s, table)) {
-        return false;
+/* ---- uniqueItems ---- */
+
+static bool refuse_unique(di_schema *s, uint32_t table, const char *why) {
+    uint32_t node = s->arrays[table].unique;
+    s->arrays[table].unique = DI_DOC_NONE;
+    return schema_unsupported(s, node, why);
+}
+
+/* Whether each element can be one of so many values that those before it leave some. *known is
+ * false if that cannot be told. */
+static bool values_suffice(di_schema *s, uint32_t table, bool *known) {
+    array_table a = s->arrays[table];
+    *known = true;
+    for (uint32_t i = 0; i <= a.num_prefix && i < a.low && a.low > 1; i++) {
+        bool exact;
+        if (schema_count_values(s, element(&a, i), a.low, &exact) < a.low) {
+            *known = exact && a.num_prefix == 0;
+            return false;
+        }
     }
+    return true;
+}
+
+/* Whether elements of either kind, such as contains has in mind or not, are without end. */
+static bool contains_suffices(di_schema *s, uint32_t table) {
+    array_table a = s->arrays[table];
+    for (uint32_t c = 0; c < a.num_contains; c++) {
+        lit value = a.contains[c].value;
+        for (int other = 0; other < 2; other++) {
+            if (other && a.contains[c].high == DI_TERM_UNBOUNDED) {
+                continue;
+            }
+            demand d =
+                value >= LIT_TRUE ? a.rest : schema_demand_and(s, a.rest, value ^ (lit)other);
+            bool exact;
+            if (d == UINT32_MAX ||
+                schema_count_values(s, d, SCHEMA_ENDLESS, &exact) < SCHEMA_ENDLESS) {
+                return false;
+            }
+        }
+    }
+    return a.num_contains == 0 || a.num_prefix == 0;
+}
+
+static bool settle_unique(di_schema *s, uint32_t table) {
+    bool known;
+    const char *why = NULL;
+    if (!values_suffice(s, table, &known)) {
+        return known || refuse_unique(s, table, "cannot tell whether there are enough values");
+    }
+    if (!contains_suffices(s, table)) {
+        return refuse_unique(s, table, "is not enforced beside contains of few values");
+    }
+    for (uint32_t i = 0; i <= s->arrays[table].num_prefix && !why; i++) {
+        if (!schema_can_keep(s, element(&s->arrays[table], i), &why)) {
+            return false;
+        }
+    }
+    return !why || refuse_unique(s, table, why);
+}
+
+bool schema_array_roomy(di_schema *s, uint32_t table) {
+    array_table a = s->arrays[table];
+    if (a.roomy == 0) {
+        bool exact, roomy = a.high == DI_TERM_UNBOUNDED && schema_inhabited(s, a.rest);
+        for (uint32_t c = 0; c < a.num_contains; c++) {
+            roomy = roomy && a.contains[c].high == DI_TERM_UNBOUNDED;
+        }
+        roomy = roomy && (a.unique == DI_DOC_NONE ||
+                          schema_count_values(s, a.rest, SCHEMA_ENDLESS, &exact) == SCHEMA_ENDLESS);
+        s->arrays[table].roomy = roomy ? 2 : 1;
+    }
+    return s->arrays[table].roomy == 2;
+}
+
+/* ---- what values there are ---- */
+
+bool schema_array_inhabited(di_schema *s, uint32_t table) {
     array_table a = s->arrays[table];
     if (a.low > a.high) {
         return false;
@@ -256,7 +210,9 @@ bool schema_array_inhabited(di_schema *s, uint32_t table) {
     if (least == 0) {
         return true;
     }
-    if (longest(s, table) < least) {
+    bool known = true;
+    if (longest(s, table) < least ||
+        (a.unique != DI_DOC_NONE && !values_suffice(s, table, &known) && known)) {
         return false;
     }
     for (uint32_t c = 0; c < a.num_contains; c++) {
@@ -276,13 +232,12 @@ bool schema_array_inhabited(di_schema *s, uint32_t table) {
 
 static bool settle(di_schema *s, uint32_t table) {
     if (!s->arrays[table].settled) {
-        if (s->arrays[table].unique != DI_DOC_NONE && s->arrays[table].texts == DI_TERM_NONE &&
-            !find_texts(s, table)) {
-            return false;
-        }
         uint32_t high = longest(s, table);
         s->arrays[table].high = high;
         s->arrays[table].settled = true;
+        if (s->arrays[table].unique != DI_DOC_NONE && !settle_unique(s, table)) {
+            return false;
+        }
     }
     return s->t->fault.code == DI_OK;
 }
@@ -292,12 +247,6 @@ bool schema_array_demands(di_schema *s, uint32_t table, demand_fn f, void *conte
         return false;
     }
     array_table a = s->arrays[table];
-    for (uint32_t i = 0; i < a.num_choices; i++) {
-        demand d = schema_demand_and(s, a.rest, a.choices[i]);
-        if (d == UINT32_MAX || !f(s, d, context)) {
-            return false;
-        }
-    }
     for (uint32_t i = 0; i <= a.num_prefix && i < a.high; i++) {
         if (!f(s, element(&a, i), context)) {
             return false;
@@ -318,14 +267,15 @@ bool schema_array_demands(di_schema *s, uint32_t table, demand_fn f, void *conte
 /* ---- states ---- */
 
 static bool same_state(const array_state *a, const array_state *b) {
-    return a->table == b->table && a->count == b->count && a->used == b->used &&
+    return a->table == b->table && a->count == b->count && a->list == b->list &&
+           a->kept == b->kept && a->avoid == b->avoid &&
            memcmp(a->found, b->found, sizeof a->found) == 0;
 }
 
 /* UINT32_MAX after an error. */
 static uint32_t intern_state(di_schema *s, const array_state *x) {
-    uint32_t hash = x->table * 0x9E3779B9u ^ x->count * 0x85EBCA6Bu ^
-                    (uint32_t)((x->used ^ x->used >> 32) * 0xC2B2AE35u);
+    uint32_t hash = x->table * 0x9E3779B9u ^ x->count * 0x85EBCA6Bu ^ x->list * 0xC2B2AE35u ^
+                    x->avoid * 0x27D4EB2Fu ^ x->kept;
     for (int c = 0; c < SCHEMA_MAX_CONTAINS; c++) {
         hash = hash * 31 + x->found[c];
     }
@@ -347,7 +297,7 @@ static uint32_t intern_state(di_schema *s, const array_state *x) {
     }
     uint32_t id = (uint32_t)s->num_array_states++;
     s->array_states[id] = *x;
-    s->array_states[id].term = DI_TERM_NONE;
+    s->array_states[id].differs = 0;
     s->array_states[id].hash_next = s->array_buckets[bucket];
     s->array_buckets[bucket] = id;
     return id;
@@ -363,113 +313,209 @@ static bool feasible(const array_table *a, const array_state *x) {
     return a->high == DI_TERM_UNBOUNDED || x->count + need <= a->high;
 }
 
-/* The next element, with the choices (bits) of what it is to count for. */
-static di_term element_term(di_schema *s, const array_state *x, unsigned choices) {
+/* ---- arrays whose elements are kept ---- */
+
+static bool keeps(const di_schema *s, const array_state *x) {
+    return x->kept || s->arrays[x->table].unique != DI_DOC_NONE;
+}
+
+/* How many elements there are; of those that are kept all count. */
+static uint32_t position(const di_schema *s, const array_state *x) {
+    return keeps(s, x) ? schema_record_length(s, x->list) : x->count;
+}
+
+static bool complete(const di_schema *s, const array_state *x) {
+    const array_table *a = &s->arrays[x->table];
+    bool enough = x->count >= a->low;
+    for (uint32_t c = 0; c < a->num_contains; c++) {
+        enough &= x->found[c] >= a->contains[c].low;
+    }
+    return enough;
+}
+
+/* Whether it may end here. */
+static bool may_close(di_schema *s, const array_state *x) {
+    return complete(s, x) &&
+           (x->avoid == 0 ||
+            !schema_set_has(s, x->avoid, schema_record(s, RECORD_ARRAY, 0, x->list, 0)));
+}
+
+/* The state behind an element's value, `state` counting it already. */
+static uint32_t after_value(di_schema *s, uint32_t state, record value) {
+    array_state x = s->array_states[state];
+    uint32_t index = position(s, &x);
+    x.list = x.kept ? schema_record(s, RECORD_LIST, x.list, value, 0)
+                    : schema_set_with(s, x.list, value);
+    x.avoid = schema_set_by_element(s, x.avoid, index, value);
+    return x.list == RECORD_NONE || x.avoid == RECORD_NONE ? UINT32_MAX : intern_state(s, &x);
+}
+
+/* Whether the array can still become one that need not be avoided. */
+static bool can_differ(di_schema *s, uint32_t state);
+
+/* What the next element must not be, `state` counting it: what has come, and of what is to be
+ * avoided the elements that leave no way out. */
+static record dead_values(di_schema *s, uint32_t state) {
+    const array_state x = s->array_states[state];
+    record dead = s->arrays[x.table].unique != DI_DOC_NONE ? x.list : 0;
+    if (x.avoid == 0 || schema_array_roomy(s, x.table)) {
+        return dead;
+    }
+    for (record i = x.avoid; i && dead != RECORD_NONE; i = schema_record_at(s, i)->before) {
+        record value = schema_record_element(s, schema_record_at(s, i)->a, position(s, &x));
+        if (value == RECORD_NONE || schema_set_has(s, dead, value)) {
+            continue;
+        }
+        uint32_t next = after_value(s, state, value);
+        if (next == UINT32_MAX || !can_differ(s, next)) {
+            dead = schema_set_with(s, dead, value);
+        }
+    }
+    return dead;
+}
+
+/* The state that counts one more element, which is to be contained for these rules (bits), and the
+ * demand on it; UINT32_MAX = there can be none. */
+static uint32_t after_element(di_schema *s, const array_state *x, unsigned choices, demand *d) {
     const array_table a = s->arrays[x->table];
     array_state next = *x;
     uint32_t cap = a.low > a.num_prefix ? a.low : a.num_prefix;
     if (a.high != DI_TERM_UNBOUNDED || next.count < cap) {
         next.count++;
     }
-    demand d = element(&a, x->count);
-    for (uint32_t c = 0; c < a.num_contains && d != UINT32_MAX; c++) {
+    *d = element(&a, x->count);
+    for (uint32_t c = 0; c < a.num_contains && *d != UINT32_MAX; c++) {
         bool bounded = a.contains[c].high != DI_TERM_UNBOUNDED;
         if (choices >> c & 1) {
             if (x->found[c] >= (bounded ? a.contains[c].high : a.contains[c].low)) {
-                return DI_TERM_NONE;
+                return UINT32_MAX;
             }
             next.found[c]++;
-            d = schema_demand_and(s, d, a.contains[c].value);
+            *d = schema_demand_and(s, *d, a.contains[c].value);
         } else if (bounded) {
             lit value = a.contains[c].value;
-            d = schema_demand_and(s, d,
-                                  value == LIT_TRUE    ? LIT_FALSE
-                                  : value == LIT_FALSE ? LIT_TRUE
-                                                       : value ^ 1);
+            *d = schema_demand_and(s, *d,
+                                   value == LIT_TRUE    ? LIT_FALSE
+                                   : value == LIT_FALSE ? LIT_TRUE
+                                                        : value ^ 1);
         }
     }
-    if (d == UINT32_MAX || !feasible(&a, &next) || !schema_inhabited(s, d)) {
-        return DI_TERM_NONE;
+    bool possible = *d != UINT32_MAX && feasible(&a, &next) && schema_inhabited(s, *d);
+    return possible ? intern_state(s, &next) : UINT32_MAX;
+}
+
+static bool search_difference(di_schema *s, uint32_t state) {
+    const array_state x = s->array_states[state];
+    const array_table a = s->arrays[x.table];
+    if (!schema_may_search(s)) {
+        return false;
     }
-    uint32_t state = intern_state(s, &next);
+    if (may_close(s, &x)) {
+        return true;
+    }
+    demand d;
+    uint32_t next = x.count < a.high ? after_element(s, &x, 0, &d) : UINT32_MAX;
+    if (next == UINT32_MAX) {
+        return false;
+    }
+    record taken = a.unique != DI_DOC_NONE ? x.list : 0, values = taken;
+    for (record i = x.avoid; i && values != RECORD_NONE; i = schema_record_at(s, i)->before) {
+        record value = schema_record_element(s, schema_record_at(s, i)->a, position(s, &x));
+        values = value == RECORD_NONE ? values : schema_set_with(s, values, value);
+    }
+    if (schema_inhabited_without(s, d, values)) {
+        return true;
+    }
+    for (record i = x.avoid; i; i = schema_record_at(s, i)->before) {
+        record value = schema_record_element(s, schema_record_at(s, i)->a, position(s, &x));
+        if (value != RECORD_NONE && !schema_set_has(s, taken, value) &&
+            schema_record_meets(s, value, d)) {
+            uint32_t behind = after_value(s, next, value);
+            if (behind != UINT32_MAX && can_differ(s, behind)) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+static bool can_differ(di_schema *s, uint32_t state) {
+    const array_state x = s->array_states[state];
+    if (x.avoid == 0 || schema_array_roomy(s, x.table)) {
+        return true;
+    }
+    if (x.differs == 0) {
+        bool differs = search_difference(s, state);
+        s->array_states[state].differs = differs ? 2 : 1;
+    }
+    return s->array_states[state].differs == 2;
+}
+
+/* ---- terms ---- */
+
+static di_term lazy_array(di_schema *s, uint32_t state, bool first) {
+    return state == UINT32_MAX ? DI_TERM_NONE
+                               : di_term_special(s->t, DI_KIND_LAZY, LAZY_ARRAY, state, first);
+}
+
+/* The next element, with the choices (bits) of what it is to count for, and the rest. */
+static di_term element_term(di_schema *s, const array_state *x, unsigned choices) {
+    demand d;
+    uint32_t state = after_element(s, x, choices, &d);
     if (state == UINT32_MAX) {
         return DI_TERM_NONE;
     }
-    return di_term_cat(s->t, schema_value(s, d),
-                       di_term_special(s->t, DI_KIND_LAZY, LAZY_ARRAY, state, 0));
-}
-
-/* The next element, one of the choices that have not come. */
-static di_term unique_term(di_schema *s, const array_state *x) {
-    const array_table a = s->arrays[x->table];
-    size_t mark = s->t->num_scratch;
-    for (uint32_t i = 0; i < a.num_choices; i++) {
-        demand d = x->used >> i & 1 ? UINT32_MAX : schema_demand_and(s, a.rest, a.choices[i]);
-        if (d == UINT32_MAX || !schema_inhabited(s, d)) {
-            continue;
-        }
-        array_state next = *x;
-        next.count++;
-        next.used |= 1ull << i;
-        uint32_t state = intern_state(s, &next);
-        if (state != UINT32_MAX) {
-            di_term rest = di_term_special(s->t, DI_KIND_LAZY, LAZY_ARRAY, state, 0);
-            di_terms_push(s->t, di_term_cat(s->t, schema_value(s, d), rest));
-        }
+    if (!keeps(s, x)) {
+        return di_term_cat(s->t, schema_value(s, d), lazy_array(s, state, false));
     }
-    return di_terms_take_alt(s->t, mark);
-}
-
-/* The next element, a string that has not come. */
-static di_term unlike_term(di_schema *s, uint32_t id, const array_state *x) {
-    di_term texts = s->arrays[x->table].texts;
-    return di_term_cat3(s->t, s->quote, schema_unique_element(s, texts, (uint32_t)x->used),
-                        di_term_special(s->t, DI_KIND_RESUME, LAZY_ELEMENT, id, 0));
-}
-
-/* Behind such an element, which has made the set. */
-di_term schema_array_resume(di_schema *s, uint32_t id, uint32_t set) {
-    array_state next = s->array_states[id];
-    const array_table *a = &s->arrays[next.table];
-    if (a->high != DI_TERM_UNBOUNDED || next.count < a->low) {
-        next.count++;
+    record dead = dead_values(s, state);
+    if (!schema_inhabited_without(s, d, dead)) {
+        return DI_TERM_NONE;
     }
-    next.used = set;
-    uint32_t state = intern_state(s, &next);
-    return state == UINT32_MAX ? DI_TERM_NONE
-                               : di_term_special(s->t, DI_KIND_LAZY, LAZY_ARRAY, state, 0);
+    return di_term_cat(s->t, schema_kept_value(s, d, dead),
+                       di_term_special(s->t, DI_KIND_RESUME, LAZY_ELEMENT, state, 0));
+}
+
+di_term schema_array_resume(di_schema *s, uint32_t state, record value) {
+    return value == RECORD_NONE ? DI_TERM_NONE : lazy_array(s, after_value(s, state, value), false);
+}
+
+/* UINT32_MAX: no such array, or an error. */
+static uint32_t start_state(di_schema *s, uint32_t table, bool kept, record avoid) {
+    array_state x = {.table = table, .kept = kept, .avoid = avoid};
+    uint32_t state = settle(s, table) ? intern_state(s, &x) : UINT32_MAX;
+    return state == UINT32_MAX || !can_differ(s, state) ? UINT32_MAX : state;
 }
 
 di_term schema_array_start(di_schema *s, uint32_t table) {
-    if (!settle(s, table)) {
-        return DI_TERM_NONE;
-    }
-    array_state x = {.table = table};
-    uint32_t state = intern_state(s, &x);
-    return state == UINT32_MAX ? DI_TERM_NONE
-                               : di_term_special(s->t, DI_KIND_LAZY, LAZY_ARRAY, state, 1);
+    return lazy_array(s, start_state(s, table, false, 0), true);
+}
+
+di_term schema_array_start_kept(di_schema *s, uint32_t table, record avoid) {
+    return lazy_array(s, start_state(s, table, true, avoid), true);
+}
+
+bool schema_array_differs(di_schema *s, uint32_t table, record avoid) {
+    return start_state(s, table, true, avoid) != UINT32_MAX;
 }
 
 /* c of the LAZY term: 1 before the first element. */
 di_term schema_array_expand(di_schema *s, uint32_t id, bool first) {
     array_state x = s->array_states[id];
-    array_table a = s->arrays[x.table];
+    const array_table a = s->arrays[x.table];
     di_terms *t = s->t;
-    di_term space = s->space, elements = DI_TERM_NONE, close = DI_TERM_NONE;
-    bool complete = x.count >= a.low;
-    for (uint32_t c = 0; c < a.num_contains; c++) {
-        complete &= x.found[c] >= a.contains[c].low;
-    }
-    if (complete) {
-        close = di_term_cat(t, space, di_term_byte(t, ']', ']'));
+    di_term elements = DI_TERM_NONE, close = DI_TERM_NONE;
+    if (may_close(s, &x)) {
+        record value = x.kept ? schema_record(s, RECORD_ARRAY, 0, x.list, 0) : RECORD_NONE;
+        close = di_term_cat3(t, s->space, di_term_byte(t, ']', ']'),
+                             value == RECORD_NONE ? DI_TERM_EMPTY : di_term_final(t, value));
     }
     if (a.high == DI_TERM_UNBOUNDED || x.count < a.high) {
-        bool unlike = a.unique != DI_DOC_NONE, plain = !a.choices && !unlike;
-        for (unsigned choices = 0; plain && choices < 1u << a.num_contains; choices++) {
+        for (unsigned choices = 0; choices < 1u << a.num_contains; choices++) {
             elements = di_term_alt2(t, elements, element_term(s, &x, choices));
         }
-        elements = a.choices ? unique_term(s, &x) : unlike ? unlike_term(s, id, &x) : elements;
-        di_term before = first ? space : di_term_cat3(t, space, di_term_byte(t, ',', ','), space);
+        di_term before =
+            first ? s->space : di_term_cat3(t, s->space, di_term_byte(t, ',', ','), s->space);
         elements = di_term_cat(t, before, elements);
     }
     return di_term_alt2(t, close, elements);
@@ -478,7 +524,6 @@ di_term schema_array_expand(di_schema *s, uint32_t id, bool first) {
 void schema_free_arrays(di_schema *s) {
     for (size_t i = 0; i < s->num_arrays; i++) {
         di_free(s->arrays[i].prefix);
-        di_free(s->arrays[i].choices);
     }
     di_free(s->arrays);
     di_free(s->array_states);

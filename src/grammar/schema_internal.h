@@ -4,6 +4,7 @@
 #ifndef DI_GRAMMAR_SCHEMA_INTERNAL_H
 #define DI_GRAMMAR_SCHEMA_INTERNAL_H
 
+#include "grammar/decimal.h"
 #include "grammar/doc.h"
 #include "grammar/schema.h"
 
@@ -13,7 +14,7 @@ enum {
     SCHEMA_MAX_LITERALS = 64, /* of one demand */
     SCHEMA_MAX_PATTERNS = 24, /* of one object */
     SCHEMA_MAX_CONTAINS = 4,
-    SCHEMA_MAX_UNIQUE = 64,    /* values that uniqueItems tells apart by number */
+    SCHEMA_ENDLESS = 1 << 20,  /* as many values as no text can use up */
     SCHEMA_MAX_MEMBERS = 1000, /* a bound of minProperties above it is refused */
 };
 
@@ -92,6 +93,30 @@ typedef struct demand_node {
     di_term expanded;                  /* what the LAZY term is; NONE = not made */
 } demand_node;
 
+/* ---- values that have been written, for uniqueItems: schema_record.c ---- */
+
+typedef uint32_t record; /* 0: the empty text, list, set, and object under way */
+#define RECORD_NONE DI_NO_TAG
+
+typedef enum record_kind {
+    RECORD_BYTE,   /* a text: `before`, then byte a */
+    RECORD_STRING, /* values: of text a */
+    RECORD_NUMBER, /* text a: 0 or 0.DIGITSePOINT */
+    RECORD_WORD,   /* a: its di_doc_type */
+    RECORD_ARRAY,  /* of list a */
+    RECORD_OBJECT, /* of members a, in the order of their names' numbers */
+    RECORD_LIST,   /* a list or set: `before`, then value a */
+    RECORD_MEMBER, /* members: `before`, then name (text) a with value b */
+    RECORD_NAME,   /* text a, which matches patterns b */
+} record_kind;
+
+typedef struct record_node {
+    record_kind kind;
+    record before;
+    uint32_t a, b, length, hash_next;
+    uint32_t node; /* of the document, made of it; DI_DOC_NONE = not yet */
+} record_node;
+
 /* ---- objects ---- */
 
 typedef struct object_name {
@@ -140,6 +165,7 @@ typedef struct object_table {
     uint32_t num_extras, cap_extras;
     uint32_t *required_from, *possible_from; /* [num_names + 1]: how many from there on */
     bool markup;          /* written as the parameters of a call (schema_tools.c), not as JSON */
+    uint8_t roomy;        /* schema_object_roomy: 0 not asked, 1 no, 2 yes */
     bool settled;         /* `possible`, and what follows, is known */
     bool extras_possible; /* some name that is not declared may come */
     bool any_extra;       /* all of them may */
@@ -156,6 +182,10 @@ typedef struct object_state {
     di_term term;                /* what the rest of the object is; NONE = not made */
     uint32_t required, possible; /* names that still must, and can, come */
     uint8_t extra;               /* whether an extra may come: 0 not asked, 1 no, 2 yes */
+    bool kept;                   /* ends with the record of the object as tag; of such alone: */
+    record members;              /* written */
+    record avoid;                /* what it must not become, as far as it still can */
+    uint8_t differs;             /* whether it can become another: 0 not asked, 1 no, 2 yes */
     uint32_t hash_next;
 } object_state;
 
@@ -165,6 +195,8 @@ typedef struct key_state {
     uint32_t node; /* of the trie, UINT32_MAX = no declared name any more */
     di_term allowed;
     di_term patterns[SCHEMA_MAX_PATTERNS];
+    bool kept;
+    record text; /* of a kept one */
     uint32_t hash_next;
 } key_state;
 
@@ -180,11 +212,8 @@ typedef struct array_table {
         lit value;
     } contains[SCHEMA_MAX_CONTAINS];
     uint32_t num_contains;
-    lit *choices; /* uniqueItems: the values that elements can have; NULL = any, any number of times
-                   */
-    uint32_t num_choices;
-    uint32_t unique; /* uniqueItems over strings: its node, for messages; DI_DOC_NONE = not */
-    di_term texts;   /* what they can be, once it is settled */
+    uint32_t unique; /* the node of uniqueItems; DI_DOC_NONE = not */
+    uint8_t roomy;   /* schema_array_roomy: 0 not asked, 1 no, 2 yes */
     bool settled;
 } array_table;
 
@@ -192,13 +221,15 @@ typedef struct array_state {
     uint32_t table;
     uint32_t count; /* elements so far, capped where it does not matter */
     uint32_t found[SCHEMA_MAX_CONTAINS];
-    uint64_t used; /* of the choices; of strings the set that has come (schema_unique.c) */
-    di_term term;
+    record list;     /* elements written: of a kept array in order, else of a unique one the set */
+    bool kept;       /* ends with the record of the array as tag; of such alone: */
+    record avoid;    /* what it must not become, as far as it still can */
+    uint8_t differs; /* whether it can become another: 0 not asked, 1 no, 2 yes */
     uint32_t hash_next;
 } array_state;
 
 /* Kinds of LAZY and RESUME terms (their a). */
-enum { LAZY_VALUE, LAZY_OBJECT, LAZY_ARRAY, LAZY_MEMBER, LAZY_ELEMENT };
+enum { LAZY_VALUE, LAZY_OBJECT, LAZY_ARRAY, LAZY_MEMBER, LAZY_ELEMENT, LAZY_KEPT, LAZY_WRITTEN };
 #define TAG_CLOSE (UINT32_MAX - 1)
 /* Set in c of the KEY terms of schema_unique.c. */
 #define SCHEMA_UNIQUE_KEY 0x80000000u
@@ -238,6 +269,7 @@ struct di_schema {
     int making;     /* demands whose shapes are being made */
     uint64_t steps; /* of combining shapes and searching values; bounded */
     bool assumed;   /* the search for a value rests on an assumption */
+    int searches;   /* of kept values, since the machine last asked for a term; bounded */
 
     object_table *objects;
     size_t num_objects, cap_objects;
@@ -251,7 +283,7 @@ struct di_schema {
     size_t num_seen, cap_seen;
     array_table *arrays;
     size_t num_arrays, cap_arrays;
-    struct unique_tables *unique; /* NULL at first */
+    struct record_table *records; /* NULL at first */
     array_state *array_states;
     size_t num_array_states, cap_array_states;
     uint32_t array_buckets[1024];
@@ -320,6 +352,9 @@ demand schema_demand_and(di_schema *s, demand a, lit x); /* both UINT32_MAX afte
 bool schema_know(di_schema *s, demand d);
 /* Adds the shapes of a statement to *out, which the caller frees. */
 bool schema_shapes_of(di_schema *s, lit x, shapes *out);
+/* The table of a shape that is an object, or an array. */
+bool schema_object_of(di_schema *s, uint32_t shape_index, uint32_t *table);
+bool schema_array_of(di_schema *s, uint32_t shape_index, uint32_t *table);
 /* Whether some value meets the demand; false also after an error. */
 bool schema_inhabited(di_schema *s, demand d);
 di_term schema_value(di_schema *s, demand d);
@@ -341,6 +376,9 @@ demand schema_extra_demand(di_schema *s, uint32_t table, uint32_t bits);
 /* Calls f for every set of patterns that such a name can match; stops when f returns false. */
 typedef bool (*extra_fn)(di_schema *s, demand d, uint32_t bits, void *context);
 bool schema_extra_sets(di_schema *s, uint32_t table, extra_fn f, void *context);
+/* Whether any number of names that are not declared may come, so that every object of the table
+ * can still become one that has not been seen. */
+bool schema_object_roomy(di_schema *s, uint32_t table);
 bool schema_exists_possible(di_schema *s, uint32_t table, uint32_t index);
 
 /* ---- schema_members.c ---- */
@@ -353,6 +391,11 @@ uint32_t schema_key_end(void *schema, di_terms *t, uint32_t a, uint32_t b, uint3
 bool schema_key_open(void *schema, di_term key);
 bool schema_key_text(void *schema, uint32_t a, uint32_t b, uint32_t c, di_term *text,
                      uint32_t *tag);
+/* A kept object, which avoids what is in the set; whether there is one. */
+di_term schema_object_start_kept(di_schema *s, uint32_t table, record avoid);
+bool schema_object_differs(di_schema *s, uint32_t table, record avoid);
+/* Behind a member's value, which has been written. */
+di_term schema_object_written(di_schema *s, uint32_t state, record name, record value);
 void schema_free_objects(di_schema *s);
 
 /* ---- schema_array.c ---- */
@@ -362,16 +405,52 @@ bool schema_array_demands(di_schema *s, uint32_t table, demand_fn f, void *conte
 di_term schema_array_start(di_schema *s, uint32_t table);
 di_term schema_array_expand(di_schema *s, uint32_t state, bool first);
 di_term schema_array_resume(di_schema *s, uint32_t state, uint32_t tag);
+/* As for objects: arrays of any length. */
+bool schema_array_roomy(di_schema *s, uint32_t table);
+di_term schema_array_start_kept(di_schema *s, uint32_t table, record avoid);
+bool schema_array_differs(di_schema *s, uint32_t table, record avoid);
 void schema_free_arrays(di_schema *s);
 
+/* ---- schema_record.c ---- */
+/* All give RECORD_NONE after a fault, or if they are given it. */
+record schema_record(di_schema *s, record_kind kind, record before, uint32_t a, uint32_t b);
+const record_node *schema_record_at(const di_schema *s, record x); /* until the next is made */
+record schema_record_text(di_schema *s, const char *bytes, size_t size);
+size_t schema_record_size(const di_schema *s, record text);
+void schema_record_bytes(const di_schema *s, record text, char *bytes);
+record schema_record_number(di_schema *s, const di_decimal *d);
+/* Of members in any order. */
+record schema_record_object(di_schema *s, record members);
+uint32_t schema_record_length(const di_schema *s, record list);
+/* RECORD_NONE: it is no object with that member, no array of that length. */
+record schema_record_member(const di_schema *s, record value, record name);
+record schema_record_element(const di_schema *s, record value, uint32_t index);
+bool schema_set_has(const di_schema *s, record set, record value);
+record schema_set_with(di_schema *s, record set, record value);
+/* Those of a set whose member, or element, is this. */
+record schema_set_by_member(di_schema *s, record set, record name, record is);
+record schema_set_by_element(di_schema *s, record set, uint32_t index, record is);
+/* The texts of the strings of a set, or of the names of members; the plain spellings of numbers. */
+di_term schema_set_strings(di_schema *s, record set, bool names);
+di_term schema_set_numbers(di_schema *s, record set);
+/* Whether a value meets a demand. */
+bool schema_record_meets(di_schema *s, record value, demand d);
+void schema_free_records(di_schema *s);
+
 /* ---- schema_unique.c ---- */
-/* A string, behind its opening quote, of the texts but not in the set (0: none has come); NONE if
- * there is no other. Ends with the set that holds it too as tag. */
-di_term schema_unique_element(di_schema *s, di_term texts, uint32_t set);
+/* A value that ends with its record as tag, and is none of a set. */
+di_term schema_kept_value(di_schema *s, demand d, record avoid);
+di_term schema_kept_expand(di_schema *s, demand d, record avoid);
+/* Whether there is such a value. */
+bool schema_inhabited_without(di_schema *s, demand d, record avoid);
+/* Counts a search for values that need not be avoided; false when there have been too many. */
+bool schema_may_search(di_schema *s);
+/* Whether values can be kept: *why not, NULL if they can be. */
+bool schema_can_keep(di_schema *s, demand d, const char **why);
+/* At least so many texts, or values, but at most `need`; no more than that if *exact is left. */
+uint32_t schema_count_texts(di_schema *s, di_term texts, uint32_t need, bool *exact);
+uint32_t schema_count_values(di_schema *s, demand d, uint32_t need, bool *exact);
 di_term schema_unique_derive(di_schema *s, di_term key, uint8_t byte);
-uint32_t schema_unique_end(di_schema *s, uint32_t text, di_term rest, uint32_t set);
-/* Whether there are so many texts; *known is false if that cannot be told. */
-bool schema_unique_suffice(di_schema *s, di_term texts, uint32_t need, bool *known);
-void schema_free_unique(di_schema *s);
+uint32_t schema_unique_end(di_schema *s, uint32_t text, di_term rest, uint32_t c);
 
 #endif

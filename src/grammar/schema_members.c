@@ -18,6 +18,7 @@ static bool has_seen(const di_schema *s, const object_state *x, uint32_t name) {
 static bool same_state(const di_schema *s, const object_state *a, const object_state *b) {
     return a->table == b->table && a->count == b->count && a->next == b->next &&
            a->exists == b->exists && a->extras == b->extras && a->first == b->first &&
+           a->kept == b->kept && a->members == b->members && a->avoid == b->avoid &&
            (!s->options.any_order || s->objects[a->table].num_names == 0 ||
             memcmp(s->seen_words + a->seen, s->seen_words + b->seen,
                    seen_words(&s->objects[a->table]) * sizeof *s->seen_words) == 0);
@@ -45,6 +46,7 @@ static void remaining(const di_schema *s, const object_state *x, uint32_t *requi
 static uint32_t intern_state(di_schema *s, const object_state *x) {
     uint32_t hash = x->table * 0x9E3779B9u ^ x->count * 0x85EBCA6Bu ^ x->next * 0xC2B2AE35u ^
                     x->exists * 31 ^ x->extras ^ x->first * 2u;
+    hash = (hash ^ x->members * 0x27D4EB2Fu ^ x->kept) * 0x01000193u ^ x->avoid * 0x165667B1u;
     uint32_t words = s->options.any_order ? seen_words(&s->objects[x->table]) : 0;
     for (uint32_t w = 0; w < words; w++) {
         hash = (hash ^ s->seen_words[x->seen + w]) * 0x01000193u;
@@ -70,7 +72,7 @@ static uint32_t intern_state(di_schema *s, const object_state *x) {
     uint32_t id = (uint32_t)s->num_object_states++;
     s->object_states[id] = *x;
     s->object_states[id].term = DI_TERM_NONE;
-    s->object_states[id].extra = 0;
+    s->object_states[id].extra = s->object_states[id].differs = 0;
     remaining(s, x, &s->object_states[id].required, &s->object_states[id].possible);
     s->object_states[id].hash_next = s->object_buckets[bucket];
     s->object_buckets[bucket] = id;
@@ -192,8 +194,9 @@ static bool extras_allowed(di_schema *s, uint32_t state) {
     return s->object_states[state].extra == 2;
 }
 
-/* Whether a declared name may come: as after_name, without making the state behind it. */
-static bool name_allowed(di_schema *s, uint32_t state, uint32_t name) {
+/* Whether a declared name may come, whatever is to be avoided: as after_name, without making the
+ * state behind it. */
+static bool name_possible(di_schema *s, uint32_t state, uint32_t name) {
     const object_state *x = &s->object_states[state];
     const object_table *o = &s->objects[x->table];
     const object_name *n = &o->names[name];
@@ -216,16 +219,146 @@ static bool name_allowed(di_schema *s, uint32_t state, uint32_t name) {
            (o->extras_possible || count + possible >= o->low);
 }
 
+/* ---- kept objects, which must not become some that have been ---- */
+
+static bool complete(const di_schema *s, const object_state *x) {
+    const object_table *o = &s->objects[x->table];
+    uint32_t required, possible;
+    remaining(s, x, &required, &possible);
+    return required == 0 && x->count >= o->low && x->exists == (1u << o->num_exists) - 1;
+}
+
+/* Whether it may end here. */
+static bool may_close(di_schema *s, const object_state *x) {
+    return complete(s, x) &&
+           (x->avoid == 0 || !schema_set_has(s, x->avoid, schema_record_object(s, x->members)));
+}
+
+/* The state behind a member's value, `state` being that behind its name. */
+static uint32_t after_value(di_schema *s, uint32_t state, record name, record value) {
+    object_state x = s->object_states[state];
+    x.members = schema_record(s, RECORD_MEMBER, x.members, name, value);
+    x.avoid = schema_set_by_member(s, x.avoid, name, value);
+    if (x.members == RECORD_NONE || x.avoid == RECORD_NONE || !open_seen(s, &x, x.seen)) {
+        return UINT32_MAX;
+    }
+    return intern_state(s, &x);
+}
+
+static record name_record(di_schema *s, const object_state *x, uint32_t name) {
+    const object_name *n = &s->objects[x->table].names[name];
+    return schema_record_text(s, n->text, n->size);
+}
+
+/* Whether the object can still become one that need not be avoided. */
+static bool can_differ(di_schema *s, uint32_t state);
+
+/* The values of a member, `state` being that behind its name, that leave no way out: of those in
+ * what is to be avoided, for any other is one. */
+static record dead_values(di_schema *s, uint32_t state, record name) {
+    record dead = 0, avoid = s->object_states[state].avoid;
+    if (avoid == 0 || schema_object_roomy(s, s->object_states[state].table)) {
+        return 0;
+    }
+    for (record i = avoid; i && dead != RECORD_NONE; i = schema_record_at(s, i)->before) {
+        record value = schema_record_member(s, schema_record_at(s, i)->a, name);
+        if (value == RECORD_NONE || schema_set_has(s, dead, value)) {
+            continue;
+        }
+        uint32_t next = after_value(s, state, name, value);
+        if (next == UINT32_MAX || !can_differ(s, next)) {
+            dead = schema_set_with(s, dead, value);
+        }
+    }
+    return dead;
+}
+
+/* Whether some value of what is to be avoided lets the member's object go on to another. */
+static bool value_differs(di_schema *s, uint32_t state, record name, demand d) {
+    record avoid = s->object_states[state].avoid;
+    for (record i = avoid; i; i = schema_record_at(s, i)->before) {
+        record value = schema_record_member(s, schema_record_at(s, i)->a, name);
+        if (value != RECORD_NONE && schema_record_meets(s, value, d)) {
+            uint32_t next = after_value(s, state, name, value);
+            if (next != UINT32_MAX && can_differ(s, next)) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+static record values_at(di_schema *s, record avoid, record name) {
+    record values = 0;
+    for (record i = avoid; i && values != RECORD_NONE; i = schema_record_at(s, i)->before) {
+        record value = schema_record_member(s, schema_record_at(s, i)->a, name);
+        values = value == RECORD_NONE ? values : schema_set_with(s, values, value);
+    }
+    return values;
+}
+
+static bool search_difference(di_schema *s, uint32_t state) {
+    const object_state x = s->object_states[state];
+    if (!schema_may_search(s)) {
+        return false;
+    }
+    if (may_close(s, &x)) {
+        return true;
+    }
+    uint32_t num_names = s->objects[x.table].num_names;
+    for (uint32_t i = x.extras ? num_names : 0; i < num_names && s->t->fault.code == DI_OK; i++) {
+        uint32_t next = name_possible(s, state, i) ? after_name(s, state, i, 0) : UINT32_MAX;
+        if (next == UINT32_MAX) {
+            continue;
+        }
+        record name = name_record(s, &x, i);
+        demand d = s->objects[x.table].names[i].value;
+        if (schema_inhabited_without(s, d, values_at(s, x.avoid, name)) ||
+            value_differs(s, next, name, d)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool can_differ(di_schema *s, uint32_t state) {
+    const object_state x = s->object_states[state];
+    if (x.avoid == 0 || schema_object_roomy(s, x.table)) {
+        return true;
+    }
+    if (x.differs == 0) {
+        bool differs = search_difference(s, state);
+        s->object_states[state].differs = differs ? 2 : 1;
+    }
+    return s->object_states[state].differs == 2;
+}
+
+static bool name_allowed(di_schema *s, uint32_t state, uint32_t name) {
+    if (!name_possible(s, state, name)) {
+        return false;
+    }
+    const object_state x = s->object_states[state];
+    if (x.avoid == 0 || schema_object_roomy(s, x.table)) {
+        return true;
+    }
+    uint32_t next = after_name(s, state, name, 0);
+    return next != UINT32_MAX &&
+           schema_inhabited_without(s, s->objects[x.table].names[name].value,
+                                    dead_values(s, next, name_record(s, &x, name)));
+}
+
 /* ---- names under way ---- */
 
 static bool same_key(const di_schema *s, const key_state *a, const key_state *b) {
     return a->table == b->table && a->node == b->node && a->allowed == b->allowed &&
+           a->kept == b->kept && a->text == b->text &&
            memcmp(a->patterns, b->patterns,
                   s->objects[a->table].num_patterns * sizeof *a->patterns) == 0;
 }
 
 static uint32_t intern_key(di_schema *s, const key_state *x) {
-    uint32_t hash = x->table * 0x9E3779B9u ^ x->node * 0x85EBCA6Bu ^ x->allowed * 0x27D4EB2Fu;
+    uint32_t hash = x->table * 0x9E3779B9u ^ x->node * 0x85EBCA6Bu ^ x->allowed * 0x27D4EB2Fu ^
+                    x->text * 0xC2B2AE35u ^ x->kept;
     for (uint32_t p = 0; p < s->objects[x->table].num_patterns; p++) {
         hash = (hash ^ x->patterns[p]) * 0x01000193u;
     }
@@ -308,7 +441,8 @@ di_term schema_key_derive(void *schema, di_terms *t, di_term key, uint8_t byte) 
         }
         x.node = child;
     }
-    x.allowed = di_term_step(t, x.allowed, byte);
+    x.text = x.kept ? schema_record(s, RECORD_BYTE, x.text, byte, 0) : 0;
+    x.allowed = x.text == RECORD_NONE ? DI_TERM_NONE : di_term_step(t, x.allowed, byte);
     uint32_t num_patterns = o->num_patterns;
     for (uint32_t p = 0; p < num_patterns; p++) {
         x.patterns[p] = x.patterns[p] ? di_term_step(t, x.patterns[p], byte) : DI_TERM_NONE;
@@ -329,6 +463,10 @@ void schema_key_boundaries(void *schema, di_terms *t, di_term key, di_byte_set *
     }
     key_state x = s->keys[t->nodes[key].b];
     const object_table *o = &s->objects[x.table];
+    if (x.kept) {
+        memset(starts, 0xFF, sizeof *starts);
+        return;
+    }
     if (x.node != UINT32_MAX) {
         for (uint32_t c = o->trie[x.node].first_child; c != UINT32_MAX;
              c = o->trie[c].next_sibling) {
@@ -366,7 +504,8 @@ uint32_t schema_key_end(void *schema, di_terms *t, uint32_t a, uint32_t b, uint3
     if (d == UINT32_MAX || !schema_inhabited(s, d)) {
         return DI_NO_TAG;
     }
-    return s->objects[x.table].num_names + bits;
+    uint32_t of = x.kept ? schema_record(s, RECORD_NAME, 0, x.text, bits) : bits;
+    return of == RECORD_NONE ? DI_NO_TAG : s->objects[x.table].num_names + of;
 }
 
 bool schema_key_open(void *schema, di_term key) {
@@ -377,8 +516,8 @@ bool schema_key_open(void *schema, di_term key) {
            (state == UINT32_MAX || extras_allowed(s, state));
 }
 
-/* Where no declared name and no pattern is possible any more and all others are; and of elements
- * that must be unlike each other, each of which ends differently. */
+/* Where no declared name and no pattern is possible any more and all others are; and of values that
+ * are kept, each of which ends differently, as kept names do. */
 bool schema_key_text(void *schema, uint32_t a, uint32_t b, uint32_t c, di_term *text,
                      uint32_t *tag) {
     const di_schema *s = schema;
@@ -391,7 +530,7 @@ bool schema_key_text(void *schema, uint32_t a, uint32_t b, uint32_t c, di_term *
     const key_state *x = &s->keys[b];
     const object_table *o = &s->objects[x->table];
     *text = x->allowed;
-    *tag = o->num_names;
+    *tag = x->kept ? DI_NO_TAG : o->num_names;
     return x->node == UINT32_MAX && o->num_patterns == 0 && o->any_extra;
 }
 
@@ -402,22 +541,26 @@ static di_term lazy_object(di_schema *s, uint32_t state) {
                                : di_term_special(s->t, DI_KIND_LAZY, LAZY_OBJECT, state, 0);
 }
 
-di_term schema_object_start(di_schema *s, uint32_t table) {
-    if (!schema_object_settle(s, table)) {
-        return DI_TERM_NONE;
+/* UINT32_MAX: no such object, or an error. */
+static uint32_t start_state(di_schema *s, uint32_t table, bool kept, record avoid) {
+    object_state x = {.table = table, .first = true, .kept = kept, .avoid = avoid};
+    if (!schema_object_settle(s, table) || !open_seen(s, &x, UINT32_MAX) || !feasible(s, &x)) {
+        return UINT32_MAX;
     }
-    object_state x = {.table = table, .first = true};
-    if (!open_seen(s, &x, UINT32_MAX) || !feasible(s, &x)) {
-        return DI_TERM_NONE;
-    }
-    return lazy_object(s, intern_state(s, &x));
+    uint32_t state = intern_state(s, &x);
+    return state == UINT32_MAX || !can_differ(s, state) ? UINT32_MAX : state;
 }
 
-static bool complete(const di_schema *s, const object_state *x) {
-    const object_table *o = &s->objects[x->table];
-    uint32_t required, possible;
-    remaining(s, x, &required, &possible);
-    return required == 0 && x->count >= o->low && x->exists == (1u << o->num_exists) - 1;
+di_term schema_object_start(di_schema *s, uint32_t table) {
+    return lazy_object(s, start_state(s, table, false, 0));
+}
+
+di_term schema_object_start_kept(di_schema *s, uint32_t table, record avoid) {
+    return lazy_object(s, start_state(s, table, true, avoid));
+}
+
+bool schema_object_differs(di_schema *s, uint32_t table, record avoid) {
+    return start_state(s, table, true, avoid) != UINT32_MAX;
 }
 
 /* Of an object that is complete. A call without parameters has an empty line. */
@@ -438,6 +581,19 @@ static di_term name_begin(di_schema *s, const object_state *x) {
                     : di_term_cat3(s->t, di_term_byte(s->t, ',', ','), s->space, s->quote);
 }
 
+/* In a kept object no name comes twice, so that it is plain what it is. */
+static void leave_out_names(di_schema *s, const object_state *x, key_state *k) {
+    k->kept = x->kept && s->objects[x->table].extras_possible;
+    if (!k->kept || x->members == 0 || !(x->extras || s->options.any_order)) {
+        return;
+    }
+    di_term others = di_term_text_without(s->t, schema_set_strings(s, x->members, true));
+    k->allowed = di_term_and2(s->t, k->allowed, others);
+    for (uint32_t p = 0; p < s->objects[x->table].num_patterns; p++) {
+        k->patterns[p] = di_term_and2(s->t, k->patterns[p], others);
+    }
+}
+
 di_term schema_object_expand(di_schema *s, uint32_t id) {
     if (s->object_states[id].term != DI_TERM_NONE) {
         return s->object_states[id].term;
@@ -446,7 +602,7 @@ di_term schema_object_expand(di_schema *s, uint32_t id) {
     const object_table *o = &s->objects[x.table];
     di_terms *t = s->t;
     di_term close = DI_TERM_NONE, member = DI_TERM_NONE;
-    if (complete(s, &x)) {
+    if (may_close(s, &x)) {
         close = di_term_cat(t, object_end(s, &x), di_term_final(t, TAG_CLOSE));
     }
     bool extra = extras_allowed(s, id);
@@ -454,6 +610,8 @@ di_term schema_object_expand(di_schema *s, uint32_t id) {
         key_state k = {
             .table = x.table, .node = o->num_names ? 0 : UINT32_MAX, .allowed = o->allowed_names};
         memcpy(k.patterns, o->patterns, sizeof k.patterns);
+        leave_out_names(s, &x, &k);
+        o = &s->objects[x.table];
         di_term key = key_term(s, id, &k);
         member = di_term_cat(t, name_begin(s, &x), o->markup ? key : di_term_string(t, key));
     }
@@ -465,26 +623,40 @@ di_term schema_object_expand(di_schema *s, uint32_t id) {
 }
 
 /* A value, and the rest of the object. */
-static di_term value_then(di_schema *s, demand d, uint32_t state) {
+static di_term value_then(di_schema *s, demand d, uint32_t state, record name) {
     if (d == UINT32_MAX || state == UINT32_MAX || !schema_inhabited(s, d)) {
         return DI_TERM_NONE;
+    }
+    if (s->object_states[state].kept) {
+        return di_term_cat(s->t, schema_kept_value(s, d, dead_values(s, state, name)),
+                           di_term_special(s->t, DI_KIND_RESUME, LAZY_WRITTEN, state, name));
     }
     bool markup = s->objects[s->object_states[state].table].markup;
     di_term value = markup ? schema_markup_value(s, d) : schema_value(s, d);
     return di_term_cat(s->t, value, lazy_object(s, state));
 }
 
+di_term schema_object_written(di_schema *s, uint32_t state, record name, record value) {
+    return value == RECORD_NONE ? DI_TERM_NONE : lazy_object(s, after_value(s, state, name, value));
+}
+
 di_term schema_object_resume(di_schema *s, uint32_t id, uint32_t tag) {
-    if (tag == TAG_CLOSE) {
-        return DI_TERM_EMPTY;
-    }
     object_state x = s->object_states[id];
+    if (tag == TAG_CLOSE) {
+        record value = x.kept ? schema_record_object(s, x.members) : RECORD_NONE;
+        return value == RECORD_NONE ? DI_TERM_EMPTY : di_term_final(s->t, value);
+    }
     object_table o = s->objects[x.table];
     bool extra = tag >= o.num_names;
     uint32_t exists = 0;
+    record name = 0;
     demand d;
     if (extra) {
         uint32_t bits = tag - o.num_names;
+        if (x.kept) {
+            name = schema_record_at(s, bits)->a;
+            bits = schema_record_at(s, bits)->b;
+        }
         d = schema_extra_demand(s, x.table, bits);
         for (uint32_t e = 0; e < o.num_exists; e++) {
             bool hit = bits & o.exists[e].patterns;
@@ -492,6 +664,7 @@ di_term schema_object_resume(di_schema *s, uint32_t id, uint32_t tag) {
         }
     } else {
         d = o.names[tag].value;
+        name = x.kept ? name_record(s, &x, tag) : 0;
         exists = o.names[tag].exists;
     }
     exists &= ~x.exists;
@@ -507,7 +680,7 @@ di_term schema_object_resume(di_schema *s, uint32_t id, uint32_t tag) {
             both = claim >> k & 1 ? schema_demand_and(s, both, o.exists[k].value) : both;
         }
         uint32_t state = extra ? after_extra(s, id, claim) : after_name(s, id, tag, claim);
-        result = di_term_alt2(s->t, result, value_then(s, both, state));
+        result = di_term_alt2(s->t, result, value_then(s, both, state, name));
     }
     if (o.markup) {
         return result;

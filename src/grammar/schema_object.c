@@ -487,9 +487,9 @@ demand schema_extra_demand(di_schema *s, uint32_t table, uint32_t bits) {
     return d;
 }
 
-/* Which sets of patterns names can match: all that the product of their automata reaches would be
- * exact; here every set counts whose intersection holds a name. */
-static bool set_possible(di_schema *s, uint32_t table, uint32_t bits) {
+/* The names that match this set of patterns and no others. Which sets can be matched: all that the
+ * product of their automata reaches would be exact; here every one counts that holds a name. */
+static di_term names_with(di_schema *s, uint32_t table, uint32_t bits) {
     const object_table *o = &s->objects[table];
     di_term parts[SCHEMA_MAX_PATTERNS + 2];
     size_t n = 0;
@@ -497,13 +497,13 @@ static bool set_possible(di_schema *s, uint32_t table, uint32_t bits) {
     for (uint32_t p = 0; p < o->num_patterns; p++) {
         parts[n++] = bits >> p & 1 ? o->patterns[p] : di_term_not(s->t, o->patterns[p]);
     }
-    return di_term_alive(s->t, di_term_and(s->t, parts, n));
+    return di_term_and(s->t, parts, n);
 }
 
 bool schema_extra_sets(di_schema *s, uint32_t table, extra_fn f, void *context) {
     uint32_t n = s->objects[table].num_patterns;
     for (uint32_t bits = 0; bits < (n > 10 ? 1u << 10 : 1u << n); bits++) {
-        if (n > 0 && !set_possible(s, table, bits)) {
+        if (n > 0 && !di_term_alive(s->t, names_with(s, table, bits))) {
             continue;
         }
         demand d = schema_extra_demand(s, table, bits);
@@ -587,6 +587,32 @@ bool schema_exists_possible(di_schema *s, uint32_t table, uint32_t index) {
     exists_search x = {table, index, false};
     schema_extra_sets(s, table, extra_fulfils, &x);
     return x.found;
+}
+
+/* Whether one set of patterns alone allows names without end. */
+static bool note_endless(di_schema *s, demand d, uint32_t bits, void *context) {
+    exists_search *x = context;
+    if (schema_inhabited(s, d)) {
+        bool exact = true;
+        di_term names = names_with(s, x->table, bits);
+        x->found = names == DI_TERM_TEXT ||
+                   schema_count_texts(s, names, SCHEMA_ENDLESS, &exact) == SCHEMA_ENDLESS;
+    }
+    return !x->found;
+}
+
+bool schema_object_roomy(di_schema *s, uint32_t table) {
+    if (s->objects[table].roomy == 0) {
+        exists_search x = {table, 0, false};
+        if (s->objects[table].high == DI_TERM_UNBOUNDED) {
+            schema_extra_sets(s, table, note_endless, &x);
+        }
+        if (!s->objects[table].settled) {
+            return x.found; /* it may rest on what is only assumed as yet */
+        }
+        s->objects[table].roomy = x.found ? 2 : 1;
+    }
+    return s->objects[table].roomy == 2;
 }
 
 typedef struct settle_search {

@@ -1,181 +1,313 @@
-/* uniqueItems over strings: no element may be one that has come. The next element is a KEY term, as
- * names of objects are: it knows which texts have come and how far its own has got, and ends with
- * the number of the set that holds both. What the text may be is a regular term without the texts
- * of the set, so that no beginning is let in that leads to them alone. */
+/* uniqueItems: no element may be one that has come. Elements are written as kept values: their
+ * texts are followed by KEY terms, as names of objects are, which know how far the text has got,
+ * and end with the record of the value (schema_record.c) as tag. Objects and arrays inside keep
+ * what has been written in their states, so their ends have tags, too.
+ *
+ * A kept value may be given records to avoid. A string or number then is a regular term without
+ * those; an object or array knows which of them it can still become, and lets in only what leaves
+ * a way to another value, so that no beginning leads to avoided values alone. */
 #include <string.h>
 
 #include "base/alloc.h"
+#include "grammar/decimal.h"
 #include "grammar/schema_internal.h"
 
-enum { NUM_BUCKETS = 1024, MAX_DEPTH = 64, MAX_LOOKS = 100000, NO_SET = 0, NO_TEXT = 0 };
-
-/* A text is its last byte and what comes before it; number 0 is the empty one. */
-typedef struct unique_text {
-    uint32_t before, length, hash_next;
-    uint8_t byte;
-} unique_text;
-
-/* A set is the text that came last and the set before it; number 0 is the empty one. */
-typedef struct unique_set {
-    uint32_t before, text, count, hash_next;
-} unique_set;
-
-struct unique_tables {
-    unique_text *texts;
-    size_t num_texts, cap_texts;
-    unique_set *sets;
-    size_t num_sets, cap_sets;
-    uint32_t text_buckets[NUM_BUCKETS], set_buckets[NUM_BUCKETS];
+enum {
+    MAX_DEPTH = 64, /* of a text whose continuations are counted */
+    MAX_LOOKS = 100000,
+    MAX_NUMBER = 300,        /* characters */
+    MAX_EXPONENT_DIGITS = 8, /* as they are written, with zeros before them */
+    MAX_NESTING = 12,        /* of values that are counted */
+    MAX_SEARCHES = 20000,
 };
+/* In c of a KEY; the rest of c is what a number avoids. */
+#define NUMBER_KEY 0x40000000u
+#define AVOID_MASK 0x3FFFFFFFu
 
-static uint32_t bucket_of(uint32_t a, uint32_t b) {
-    uint32_t hash = a * 0x9E3779B9u ^ b * 0x85EBCA6Bu;
-    return (hash ^ hash >> 15) % NUM_BUCKETS;
-}
+/* ---- KEY terms: a the text so far, b what may still follow it, c the flags ---- */
 
-static struct unique_tables *tables(di_schema *s) {
-    if (s->unique) {
-        return s->unique;
-    }
-    struct unique_tables *u = di_calloc(1, sizeof *u);
-    unique_text *texts = u ? di_grow(NULL, 0, &u->cap_texts, sizeof *texts) : NULL;
-    unique_set *sets = texts ? di_grow(NULL, 0, &u->cap_sets, sizeof *sets) : NULL;
-    if (!sets || !di_terms_charge(s->t, sizeof *u)) {
-        di_terms_fail(s->t, DI_ERR_NO_MEMORY, "no memory for a grammar");
-        di_free(texts);
-        di_free(sets);
-        di_free(u);
-        return NULL;
-    }
-    texts[0] = (unique_text){0};
-    sets[0] = (unique_set){0};
-    u->texts = texts;
-    u->sets = sets;
-    u->num_texts = u->num_sets = 1;
-    memset(u->text_buckets, 0xFF, sizeof u->text_buckets);
-    memset(u->set_buckets, 0xFF, sizeof u->set_buckets);
-    s->unique = u;
-    return u;
-}
-
-void schema_free_unique(di_schema *s) {
-    if (s->unique) {
-        di_free(s->unique->texts);
-        di_free(s->unique->sets);
-        di_free(s->unique);
-    }
-}
-
-/* UINT32_MAX after a fault. */
-static uint32_t longer_text(di_schema *s, uint32_t before, uint8_t byte) {
-    struct unique_tables *u = tables(s);
-    if (!u) {
-        return UINT32_MAX;
-    }
-    uint32_t bucket = bucket_of(before, byte);
-    for (uint32_t i = u->text_buckets[bucket]; i != UINT32_MAX; i = u->texts[i].hash_next) {
-        if (u->texts[i].before == before && u->texts[i].byte == byte) {
-            return i;
-        }
-    }
-    unique_text *texts = di_grow(u->texts, u->num_texts, &u->cap_texts, sizeof *texts);
-    if (!texts || !di_terms_charge(s->t, sizeof *texts)) {
-        u->texts = texts ? texts : u->texts;
-        di_terms_fail(s->t, DI_ERR_NO_MEMORY, "no memory for a grammar");
-        return UINT32_MAX;
-    }
-    u->texts = texts;
-    uint32_t id = (uint32_t)u->num_texts++;
-    texts[id] = (unique_text){before, texts[before].length + 1, u->text_buckets[bucket], byte};
-    u->text_buckets[bucket] = id;
-    return id;
-}
-
-static uint32_t larger_set(di_schema *s, uint32_t before, uint32_t text) {
-    struct unique_tables *u = tables(s);
-    if (!u) {
-        return DI_NO_TAG;
-    }
-    uint32_t bucket = bucket_of(before, text);
-    for (uint32_t i = u->set_buckets[bucket]; i != UINT32_MAX; i = u->sets[i].hash_next) {
-        if (u->sets[i].before == before && u->sets[i].text == text) {
-            return i;
-        }
-    }
-    unique_set *sets = di_grow(u->sets, u->num_sets, &u->cap_sets, sizeof *sets);
-    if (!sets || !di_terms_charge(s->t, sizeof *sets)) {
-        u->sets = sets ? sets : u->sets;
-        di_terms_fail(s->t, DI_ERR_NO_MEMORY, "no memory for a grammar");
-        return DI_NO_TAG;
-    }
-    u->sets = sets;
-    uint32_t id = (uint32_t)u->num_sets++;
-    sets[id] = (unique_set){before, text, sets[before].count + 1, u->set_buckets[bucket]};
-    u->set_buckets[bucket] = id;
-    return id;
-}
-
-/* The texts of a set as a term. */
-static di_term texts_of(di_schema *s, uint32_t set) {
-    const struct unique_tables *u = tables(s);
-    if (!u || set == NO_SET) {
-        return DI_TERM_NONE;
-    }
-    size_t total = 0, n = 0;
-    for (uint32_t i = set; i != NO_SET; i = u->sets[i].before) {
-        total += u->texts[u->sets[i].text].length;
-    }
-    di_word *words = di_realloc_array(NULL, u->sets[set].count, sizeof *words);
-    char *bytes = di_alloc(total + 1), *end = bytes;
-    di_term x = DI_TERM_NONE;
-    if (words && bytes) {
-        for (uint32_t i = set; i != NO_SET; i = u->sets[i].before) {
-            uint32_t text = u->sets[i].text, length = u->texts[text].length;
-            words[n++] = (di_word){end, length};
-            for (uint32_t k = length; k-- > 0; text = u->texts[text].before) {
-                end[k] = (char)u->texts[text].byte;
-            }
-            end += length;
-        }
-        x = di_term_words(s->t, words, n);
-    } else {
-        di_terms_fail(s->t, DI_ERR_NO_MEMORY, "no memory for a grammar");
-    }
-    di_free(words);
-    di_free(bytes);
-    return x;
-}
-
-/* ---- KEY terms: a the text so far, b what may still follow it, c the set ---- */
-
-static di_term unique_key(di_schema *s, uint32_t text, di_term rest, uint32_t set) {
-    return text == UINT32_MAX
+static di_term key_of(di_schema *s, record text, di_term rest, uint32_t c) {
+    return text == RECORD_NONE || rest == DI_TERM_NONE || (c & AVOID_MASK) == AVOID_MASK
                ? DI_TERM_NONE
-               : di_term_special(s->t, DI_KIND_KEY, text, rest, set | SCHEMA_UNIQUE_KEY);
+               : di_term_special(s->t, DI_KIND_KEY, text, rest, c | SCHEMA_UNIQUE_KEY);
 }
 
-di_term schema_unique_element(di_schema *s, di_term texts, uint32_t set) {
-    di_term rest = texts;
-    if (set != NO_SET) {
-        rest = di_term_and2(s->t, texts, di_term_text_without(s->t, texts_of(s, set)));
+typedef struct number_text {
+    char bytes[MAX_NUMBER + 2];
+    size_t size, exponent; /* where e stands; size = none does */
+} number_text;
+
+static void read_number(const di_schema *s, record text, number_text *n) {
+    n->size = n->exponent = schema_record_size(s, text);
+    schema_record_bytes(s, text, n->bytes);
+    for (size_t i = 0; i < n->size; i++) {
+        n->exponent = n->bytes[i] == 'e' || n->bytes[i] == 'E' ? i : n->exponent;
     }
-    return di_term_alive(s->t, rest) ? di_term_string(s->t, unique_key(s, NO_TEXT, rest, set))
-                                     : DI_TERM_NONE;
+}
+
+/* The number's record; RECORD_NONE if it is none, or too large, or to be avoided. */
+static record number_record(di_schema *s, const number_text *n, record avoid) {
+    di_decimal d;
+    if (n->size == 0 || !di_decimal_parse(&d, n->bytes, n->size)) {
+        return RECORD_NONE;
+    }
+    record value = schema_record_number(s, &d);
+    return schema_set_has(s, avoid, value) ? RECORD_NONE : value;
+}
+
+/* What the regular term cannot know of numbers with an exponent: whether it is one that fits, and
+ * whether another than those avoided can come of it. */
+static bool can_be_number(di_schema *s, record text, record avoid) {
+    number_text n;
+    if (schema_record_size(s, text) > MAX_NUMBER) {
+        return false;
+    }
+    read_number(s, text, &n);
+    if (n.exponent == n.size) {
+        return true;
+    }
+    char last = n.bytes[n.size - 1];
+    if (n.exponent == n.size - 1) { /* zero stays zero */
+        di_decimal mantissa;
+        return di_decimal_parse(&mantissa, n.bytes, n.exponent) &&
+               (mantissa.size > 0 || !schema_set_has(s, avoid, schema_record_number(s, &mantissa)));
+    }
+    if (last == '+' || last == '-') {
+        return true;
+    }
+    if (n.size - n.exponent > MAX_EXPONENT_DIGITS + 1) {
+        return false;
+    }
+    if (number_record(s, &n, avoid) != RECORD_NONE) {
+        return true;
+    }
+    bool larger = false;
+    n.size++;
+    for (char c = '0'; c <= '1' && n.size - n.exponent <= MAX_EXPONENT_DIGITS + 1; c++) {
+        n.bytes[n.size - 1] = c;
+        larger |= number_record(s, &n, avoid) != RECORD_NONE;
+    }
+    return larger;
 }
 
 di_term schema_unique_derive(di_schema *s, di_term key, uint8_t byte) {
     const di_term_node n = s->t->nodes[key];
     di_term rest = di_term_step(s->t, n.b, byte);
-    return rest == DI_TERM_NONE
-               ? DI_TERM_NONE
-               : unique_key(s, longer_text(s, n.a, byte), rest, n.c & ~SCHEMA_UNIQUE_KEY);
+    if (rest == DI_TERM_NONE) {
+        return DI_TERM_NONE;
+    }
+    record text = schema_record(s, RECORD_BYTE, n.a, byte, 0);
+    if (text != RECORD_NONE && n.c & NUMBER_KEY && !can_be_number(s, text, n.c & AVOID_MASK)) {
+        return DI_TERM_NONE;
+    }
+    return key_of(s, text, rest, n.c);
 }
 
-uint32_t schema_unique_end(di_schema *s, uint32_t text, di_term rest, uint32_t set) {
-    return di_term_nullable(s->t, rest) ? larger_set(s, set & ~SCHEMA_UNIQUE_KEY, text) : DI_NO_TAG;
+uint32_t schema_unique_end(di_schema *s, uint32_t text, di_term rest, uint32_t c) {
+    if (!di_term_nullable(s->t, rest)) {
+        return DI_NO_TAG;
+    }
+    if (!(c & NUMBER_KEY)) {
+        return schema_record(s, RECORD_STRING, 0, text, 0);
+    }
+    number_text n;
+    read_number(s, text, &n);
+    return number_record(s, &n, c & AVOID_MASK);
 }
 
-/* ---- how many texts there are ---- */
+/* ---- kept values ---- */
+
+static di_term strings_without(di_schema *s, di_term strings, record avoid) {
+    di_term words = avoid ? schema_set_strings(s, avoid, false) : DI_TERM_NONE;
+    return words == DI_TERM_NONE ? strings
+                                 : di_term_and2(s->t, strings, di_term_text_without(s->t, words));
+}
+
+/* Those with an exponent are compared when they end. */
+static di_term numbers_without(di_schema *s, di_term numbers, record avoid) {
+    di_term equal = avoid ? schema_set_numbers(s, avoid) : DI_TERM_NONE;
+    if (equal == DI_TERM_NONE) {
+        return numbers;
+    }
+    di_term others =
+        di_term_and(s->t, (di_term[]){numbers, s->plain_number, di_term_not(s->t, equal)}, 3);
+    di_term scientific = di_term_and2(s->t, numbers, di_number_scientific(s->t));
+    return di_term_alt2(s->t, di_term_alive(s->t, others) ? others : DI_TERM_NONE,
+                        di_term_alive(s->t, scientific) ? scientific : DI_TERM_NONE);
+}
+
+/* What the shapes of a demand allow besides objects and arrays. */
+typedef struct scalars {
+    di_term strings, numbers;
+    unsigned types;
+} scalars;
+
+static scalars scalars_of(di_schema *s, demand d, record avoid) {
+    scalars x = {DI_TERM_NONE, DI_TERM_NONE, 0};
+    for (uint32_t i = 0; i < s->demands[d].shape_count; i++) {
+        shape y = s->shapes[s->demands[d].shape_first + i];
+        x.types |= y.types;
+        x.strings = y.types & TYPE_STRING ? di_term_alt2(s->t, x.strings, y.string) : x.strings;
+        x.numbers = y.types & TYPE_NUMBER ? di_term_alt2(s->t, x.numbers, y.number) : x.numbers;
+    }
+    x.strings = strings_without(s, x.strings, avoid);
+    x.numbers = numbers_without(s, x.numbers, avoid);
+    return x;
+}
+
+/* The record of null, false or true if it may come. */
+static bool word_allowed(di_schema *s, const scalars *x, int word, record avoid, record *value) {
+    *value = schema_record(s, RECORD_WORD, 0, (uint32_t)word, 0);
+    return x->types >> word & 1 && *value != RECORD_NONE && !schema_set_has(s, avoid, *value);
+}
+
+bool schema_may_search(di_schema *s) {
+    if (++s->searches > MAX_SEARCHES) {
+        di_terms_fail(s->t, DI_ERR_UNSUPPORTED,
+                      "too complex: cannot tell what unlike values there are");
+    }
+    return s->t->fault.code == DI_OK;
+}
+
+bool schema_inhabited_without(di_schema *s, demand d, record avoid) {
+    if (avoid == 0) {
+        return schema_inhabited(s, d);
+    }
+    if (avoid == RECORD_NONE || !schema_know(s, d)) {
+        return false;
+    }
+    scalars x = scalars_of(s, d, avoid);
+    bool found = di_term_alive(s->t, x.strings) || di_term_alive(s->t, x.numbers);
+    for (int w = 0; w < 3 && !found; w++) {
+        record value;
+        found = word_allowed(s, &x, w, avoid, &value);
+    }
+    for (uint32_t i = 0; i < s->demands[d].shape_count && !found; i++) {
+        uint32_t at = s->demands[d].shape_first + i, table;
+        uint8_t types = s->shapes[at].types;
+        found = (types & TYPE_OBJECT && schema_object_of(s, at, &table) &&
+                 schema_object_inhabited(s, table) && schema_object_differs(s, table, avoid)) ||
+                (types & TYPE_ARRAY && schema_array_of(s, at, &table) &&
+                 schema_array_inhabited(s, table) && schema_array_differs(s, table, avoid));
+    }
+    return found && s->t->fault.code == DI_OK;
+}
+
+di_term schema_kept_value(di_schema *s, demand d, record avoid) {
+    return avoid == RECORD_NONE ? DI_TERM_NONE
+                                : di_term_special(s->t, DI_KIND_LAZY, LAZY_KEPT, d, avoid);
+}
+
+di_term schema_kept_expand(di_schema *s, demand d, record avoid) {
+    static const char *const words[] = {"null", "false", "true"};
+    if (!schema_know(s, d)) {
+        return DI_TERM_NONE;
+    }
+    scalars x = scalars_of(s, d, avoid);
+    size_t mark = s->t->num_scratch;
+    if (di_term_alive(s->t, x.strings)) {
+        di_term key = key_of(s, 0, x.strings, 0);
+        di_terms_push(s->t, di_term_cat(s->t, s->quote, di_term_string(s->t, key)));
+    }
+    if (di_term_alive(s->t, x.numbers)) {
+        di_terms_push(s->t, key_of(s, 0, x.numbers, NUMBER_KEY | avoid));
+    }
+    for (int w = 0; w < 3; w++) {
+        record value;
+        if (word_allowed(s, &x, w, avoid, &value)) {
+            di_term word = di_term_literal(s->t, words[w], strlen(words[w]));
+            di_terms_push(s->t, di_term_cat(s->t, word, di_term_final(s->t, value)));
+        }
+    }
+    for (uint32_t i = 0; i < s->demands[d].shape_count; i++) {
+        uint32_t at = s->demands[d].shape_first + i, table;
+        uint8_t types = s->shapes[at].types;
+        if (types & TYPE_OBJECT && schema_object_of(s, at, &table) &&
+            schema_object_inhabited(s, table)) {
+            di_term rest = schema_object_start_kept(s, table, avoid);
+            di_terms_push(s->t, di_term_cat(s->t, di_term_byte(s->t, '{', '{'), rest));
+        }
+        if (types & TYPE_ARRAY && schema_array_of(s, at, &table) &&
+            schema_array_inhabited(s, table)) {
+            di_term rest = schema_array_start_kept(s, table, avoid);
+            di_terms_push(s->t, di_term_cat(s->t, di_term_byte(s->t, '[', '['), rest));
+        }
+    }
+    return di_terms_take_alt(s->t, mark);
+}
+
+/* ---- which values can be kept ---- */
+
+typedef struct keep_check {
+    demand *of;
+    size_t count, capacity;
+    const char *why; /* NULL: they can be */
+} keep_check;
+
+static bool note_demand(di_schema *s, demand d, void *context) {
+    keep_check *c = context;
+    for (size_t i = 0; i < c->count; i++) {
+        if (c->of[i] == d) {
+            return true;
+        }
+    }
+    demand *of = di_grow(c->of, c->count, &c->capacity, sizeof *of);
+    if (!of) {
+        return schema_no_memory(s);
+    }
+    c->of = of;
+    c->of[c->count++] = d;
+    return true;
+}
+
+static bool check_shape(di_schema *s, uint32_t at, keep_check *c) {
+    uint32_t table;
+    uint8_t types = s->shapes[at].types;
+    if (types & TYPE_OBJECT) {
+        if (!schema_object_of(s, at, &table)) {
+            return false;
+        }
+        if (schema_object_inhabited(s, table)) {
+            if (!schema_object_demands(s, table, note_demand, c)) {
+                return false;
+            }
+            const object_table *o = &s->objects[table];
+            if (!schema_object_roomy(s, table) && (o->extras_possible || o->num_exists > 0)) {
+                c->why = "is not enforced over objects that bound names which are not declared";
+            }
+        }
+    }
+    if (types & TYPE_ARRAY) {
+        if (!schema_array_of(s, at, &table)) {
+            return false;
+        }
+        if (schema_array_inhabited(s, table)) {
+            if (!schema_array_demands(s, table, note_demand, c)) {
+                return false;
+            }
+            if (!schema_array_roomy(s, table) && s->arrays[table].num_contains > 0) {
+                c->why = "is not enforced over arrays that have a bound beside contains";
+            }
+        }
+    }
+    return schema_check(s);
+}
+
+bool schema_can_keep(di_schema *s, demand d, const char **why) {
+    keep_check c = {0};
+    bool ok = note_demand(s, d, &c);
+    for (size_t i = 0; ok && i < c.count; i++) {
+        ok = schema_know(s, c.of[i]);
+        for (uint32_t k = 0; ok && k < s->demands[c.of[i]].shape_count; k++) {
+            ok = check_shape(s, s->demands[c.of[i]].shape_first + k, &c);
+        }
+    }
+    di_free(c.of);
+    *why = c.why;
+    return ok;
+}
+
+/* ---- how many values there are ---- */
 
 typedef struct counting {
     uint32_t need;
@@ -202,9 +334,102 @@ static uint32_t count_texts(di_schema *s, counting *c, di_term x, int depth) {
     return sum < c->need ? (uint32_t)sum : c->need;
 }
 
-bool schema_unique_suffice(di_schema *s, di_term texts, uint32_t need, bool *known) {
+uint32_t schema_count_texts(di_schema *s, di_term texts, uint32_t need, bool *exact) {
     counting c = {.need = need};
-    bool enough = need == 0 || (di_term_alive(s->t, texts) && count_texts(s, &c, texts, 0) >= need);
-    *known = enough || !c.cut;
-    return enough;
+    uint32_t count = di_term_alive(s->t, texts) ? count_texts(s, &c, texts, 0) : 0;
+    *exact = *exact && !c.cut;
+    return count;
+}
+
+/* a * b, at most need. */
+static uint32_t times(uint32_t a, uint32_t b, uint32_t need) {
+    uint64_t product = (uint64_t)a * b;
+    return product < need ? (uint32_t)product : need;
+}
+
+static uint32_t count_values(di_schema *s, demand d, uint32_t need, bool *exact, int depth);
+
+/* Of an object whose names are all declared: as many as its members make. */
+static uint32_t count_objects(di_schema *s, uint32_t table, uint32_t need, int depth) {
+    if (schema_object_roomy(s, table)) {
+        return need;
+    }
+    uint32_t n = s->objects[table].num_names, required = 0, product = 1;
+    bool exact;
+    for (uint32_t i = 0; i < n; i++) {
+        const object_name *name = &s->objects[table].names[i];
+        if (name->required) {
+            required++;
+            product = times(product, count_values(s, name->value, need, &exact, depth + 1), need);
+        }
+    }
+    const object_table *o = &s->objects[table];
+    if (o->num_exists > 0 || o->low > required) {
+        return 1;
+    }
+    for (uint32_t i = 0; i < n && o->high >= n; i++) {
+        const object_name *name = &s->objects[table].names[i];
+        if (!name->required && schema_inhabited(s, name->value)) {
+            uint32_t count = count_values(s, name->value, need, &exact, depth + 1);
+            product = times(product, count + 1, need);
+        }
+        o = &s->objects[table];
+    }
+    return product;
+}
+
+/* Of the shortest length alone, unless there is no bound. */
+static uint32_t count_arrays(di_schema *s, uint32_t table, uint32_t need, int depth) {
+    array_table a = s->arrays[table];
+    if (a.unique != DI_DOC_NONE || a.num_contains > 0) {
+        return a.low == 0 ? 1 : 0;
+    }
+    uint32_t product = 1;
+    bool exact;
+    for (uint32_t i = 0; i < a.low && product < need && product > 0; i++) {
+        demand d = i < a.num_prefix ? a.prefix[i] : a.rest;
+        uint32_t count = count_values(s, d, need, &exact, depth + 1);
+        product = times(product, count, need);
+        if (i >= a.num_prefix && count <= 1) {
+            break;
+        }
+    }
+    return a.high == DI_TERM_UNBOUNDED && product > 0 && schema_inhabited(s, a.rest) ? need
+                                                                                     : product;
+}
+
+static uint32_t count_values(di_schema *s, demand d, uint32_t need, bool *exact, int depth) {
+    if (!schema_know(s, d)) {
+        return 0;
+    }
+    scalars x = scalars_of(s, d, 0);
+    uint64_t sum = (x.types & TYPE_NULL) + (x.types >> 1 & 1) + (x.types >> 2 & 1);
+    sum += schema_count_texts(s, x.strings, need, exact);
+    di_term numbers = schema_number_and(s, x.numbers, di_number_shortest(s->t));
+    sum += sum < need ? schema_count_texts(s, numbers, need, exact) : 0;
+    uint32_t objects = 0, arrays = 0;
+    for (uint32_t i = 0; i < s->demands[d].shape_count && sum < need; i++) {
+        uint32_t at = s->demands[d].shape_first + i, table, count;
+        uint8_t types = s->shapes[at].types;
+        *exact = *exact && !(types & (TYPE_OBJECT | TYPE_ARRAY));
+        if (depth == MAX_NESTING) {
+            continue;
+        }
+        if (types & TYPE_OBJECT && schema_object_of(s, at, &table) &&
+            schema_object_inhabited(s, table)) {
+            count = count_objects(s, table, need, depth);
+            objects = count > objects ? count : objects;
+        }
+        if (types & TYPE_ARRAY && schema_array_of(s, at, &table)) {
+            count = count_arrays(s, table, need, depth);
+            arrays = count > arrays ? count : arrays;
+        }
+    }
+    sum += (uint64_t)objects + arrays;
+    return sum < need ? (uint32_t)sum : need;
+}
+
+uint32_t schema_count_values(di_schema *s, demand d, uint32_t need, bool *exact) {
+    *exact = true;
+    return count_values(s, d, need, exact, 0);
 }

@@ -620,7 +620,10 @@ di_term di_term_special(di_terms *t, di_term_kind kind, uint32_t a, uint32_t b, 
     di_term text;
     uint32_t tag;
     if (kind == DI_KIND_KEY && t->hooks.text(t->hooks.context, a, b, c, &text, &tag)) {
-        flags = DI_TERM_REGULAR | (t->nodes[text].flags & DI_TERM_NULLABLE);
+        bool ends = t->nodes[text].flags & DI_TERM_NULLABLE &&
+                    (tag != DI_NO_TAG || t->hooks.end(t->hooks.context, t, a, b, c) != DI_NO_TAG);
+        flags = DI_TERM_REGULAR | (ends ? DI_TERM_NULLABLE : 0) |
+                (tag == DI_NO_TAG ? DI_TERM_FLEETING : 0);
     } else if (kind == DI_KIND_KEY) {
         flags = DI_TERM_REGULAR | DI_TERM_INEXACT;
         if (t->hooks.end(t->hooks.context, t, a, b, c) != DI_NO_TAG) {

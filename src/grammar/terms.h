@@ -53,9 +53,10 @@ typedef enum di_term_kind {
 enum {
     DI_TERM_NULLABLE = 1, /* the empty string belongs to it (regular ones only) */
     DI_TERM_REGULAR = 2,
-    DI_TERM_INEXACT = 4, /* may denote nothing without being NONE: only a search can tell */
-    DI_TERM_LIVE = 8,    /* found by a search: denotes something */
-    DI_TERM_DEAD = 16,   /* likewise: nothing */
+    DI_TERM_INEXACT = 4,   /* may denote nothing without being NONE: only a search can tell */
+    DI_TERM_LIVE = 8,      /* found by a search: denotes something */
+    DI_TERM_DEAD = 16,     /* likewise: nothing */
+    DI_TERM_FLEETING = 32, /* of one text alone: its derivatives are not worth remembering */
 };
 
 #define DI_TERM_UNBOUNDED UINT32_MAX

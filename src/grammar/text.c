@@ -171,8 +171,9 @@ di_term di_string_make(di_terms *t, di_term text, uint32_t mode, uint32_t data) 
     if (text == DI_TERM_NONE || (mode != PLAIN && !possible(t, text, mode, data))) {
         return DI_TERM_NONE;
     }
-    unsigned inexact = mode == PLAIN ? t->nodes[text].flags & DI_TERM_INEXACT : 0;
-    return di_term_intern(t, DI_KIND_STRING, DI_TERM_REGULAR | inexact, text, mode, data);
+    unsigned flags = t->nodes[text].flags & DI_TERM_FLEETING;
+    flags |= mode == PLAIN ? t->nodes[text].flags & DI_TERM_INEXACT : 0;
+    return di_term_intern(t, DI_KIND_STRING, DI_TERM_REGULAR | flags, text, mode, data);
 }
 
 bool di_string_alive(di_terms *t, di_term x) {
@@ -184,15 +185,6 @@ static int hex_digit(uint8_t b) {
            : b >= 'a' && b <= 'f' ? b - 'a' + 10
            : b >= 'A' && b <= 'F' ? b - 'A' + 10
                                   : -1;
-}
-
-/* Keys remember nothing here: those of schema_unique.c are too many. */
-static di_term step_text(di_terms *t, di_term text, uint8_t byte) {
-    if (t->nodes[text].kind != DI_KIND_KEY) {
-        return di_term_step(t, text, byte);
-    }
-    di_term next = di_term_derive(t, text, byte);
-    return di_term_alive(t, next) ? next : DI_TERM_NONE;
 }
 
 static di_term derive_hex(di_terms *t, di_term text, uint32_t mode, uint32_t data, uint8_t byte) {
@@ -257,7 +249,7 @@ di_term di_string_derive(di_terms *t, di_term x, uint8_t byte) {
         if (byte == '\\') {
             return di_string_make(t, text, BACKSLASH, 0);
         }
-        return byte < 0x20 ? DI_TERM_NONE : di_string_make(t, step_text(t, text, byte), PLAIN, 0);
+        return byte < 0x20 ? DI_TERM_NONE : di_string_make(t, di_term_step(t, text, byte), PLAIN, 0);
     case BACKSLASH:
         return derive_escape(t, text, byte);
     case HEX:
