@@ -38,7 +38,7 @@ bool di_machine_create(di_machine *m, const di_vocab *vocab, size_t max_bytes, d
     }
     di_terms_charge(&m->terms, sizeof *m + 2 * DI_MACHINE_MAX_WORK * sizeof *m->seen);
     m->frames[m->num_frames++] = (di_frame){.hash_next = UINT32_MAX};
-    m->configs[m->num_configs++] = (di_config_node){.hash_next = UINT32_MAX};
+    m->configs[m->num_configs++] = (di_config_node){.to = UINT32_MAX, .hash_next = UINT32_MAX};
     return true;
 }
 
@@ -330,6 +330,7 @@ static di_config intern_config(di_machine *m) {
     m->configs[id] = (di_config_node){.first = first,
                                       .count = (uint32_t)m->num_found,
                                       .accepts = m->found_accept,
+                                      .to = UINT32_MAX,
                                       .hash_next = m->config_buckets[bucket]};
     m->config_buckets[bucket] = id;
     return id;
@@ -373,19 +374,31 @@ di_config di_machine_return(di_machine *m, uint32_t stack, uint32_t tag) {
     return end_closure(m);
 }
 
-di_config di_machine_step_slow(di_machine *m, di_config c, uint8_t byte) {
-    if (c == DI_CONFIG_DEAD || m->terms.fault.code != DI_OK) {
-        return DI_CONFIG_DEAD;
+/* Remembers a successor: in the configuration itself, or from the second one on in a row. */
+static void remember_step(di_machine *m, di_config c, uint8_t byte, di_config to) {
+    di_config_node *n = &m->configs[c];
+    if (!n->row && n->to == UINT32_MAX) {
+        n->byte = byte;
+        n->to = to;
+        return;
     }
-    if (!m->configs[c].row) {
+    if (!n->row) {
         uint32_t *row = di_alloc(256 * sizeof *row);
         if (!row || !di_terms_charge(&m->terms, 256 * sizeof *row)) {
             di_free(row);
             di_terms_fail(&m->terms, DI_ERR_NO_MEMORY, "no memory for a grammar");
-            return DI_CONFIG_DEAD;
+            return;
         }
         memset(row, 0xFF, 256 * sizeof *row);
-        m->configs[c].row = row;
+        row[n->byte] = n->to;
+        n->row = row;
+    }
+    n->row[byte] = to;
+}
+
+di_config di_machine_step_slow(di_machine *m, di_config c, uint8_t byte) {
+    if (c == DI_CONFIG_DEAD || m->terms.fault.code != DI_OK) {
+        return DI_CONFIG_DEAD;
     }
     begin_closure(m);
     for (uint32_t i = 0; i < m->configs[c].count; i++) {
@@ -394,7 +407,7 @@ di_config di_machine_step_slow(di_machine *m, di_config c, uint8_t byte) {
     }
     di_config to = end_closure(m);
     if (m->terms.fault.code == DI_OK) {
-        m->configs[c].row[byte] = to;
+        remember_step(m, c, byte, to);
     }
-    return to;
+    return m->terms.fault.code == DI_OK ? to : DI_CONFIG_DEAD;
 }

@@ -47,8 +47,10 @@ typedef struct di_item {
 typedef struct di_config_node {
     uint32_t first, count; /* items */
     bool accepts;
+    uint8_t byte; /* leads to `to`, the first successor looked at; UINT32_MAX = none was */
+    di_config to;
     uint32_t hash_next;
-    uint32_t *row;  /* [256] successors, UINT32_MAX = not looked at; NULL at first */
+    uint32_t *row;  /* [256] successors, UINT32_MAX = not looked at; NULL while one suffices */
     uint32_t *mask; /* NULL = not computed, or dropped */
 } di_config_node;
 
@@ -107,8 +109,11 @@ bool di_machine_start(di_machine *m, di_error *err);
 
 di_config di_machine_step_slow(di_machine *m, di_config c, uint8_t byte);
 static inline di_config di_machine_step(di_machine *m, di_config c, uint8_t byte) {
-    const uint32_t *row = m->configs[c].row;
-    return row && row[byte] != UINT32_MAX ? row[byte] : di_machine_step_slow(m, c, byte);
+    const di_config_node *n = &m->configs[c];
+    if (n->row) {
+        return n->row[byte] != UINT32_MAX ? n->row[byte] : di_machine_step_slow(m, c, byte);
+    }
+    return n->byte == byte && n->to != UINT32_MAX ? n->to : di_machine_step_slow(m, c, byte);
 }
 
 /* Where a stack goes on when what was on top of it has ended with a tag. */

@@ -186,6 +186,7 @@ typedef struct object_state {
     record members;              /* written */
     record avoid;                /* what it must not become, as far as it still can */
     uint8_t differs;             /* whether it can become another: 0 not asked, 1 no, 2 yes */
+    uint32_t plain;              /* schema_key_text's; UINT32_MAX = not made */
     uint32_t hash_next;
 } object_state;
 

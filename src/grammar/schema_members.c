@@ -73,6 +73,7 @@ static uint32_t intern_state(di_schema *s, const object_state *x) {
     s->object_states[id] = *x;
     s->object_states[id].term = DI_TERM_NONE;
     s->object_states[id].extra = s->object_states[id].differs = 0;
+    s->object_states[id].plain = UINT32_MAX;
     remaining(s, x, &s->object_states[id].required, &s->object_states[id].possible);
     s->object_states[id].hash_next = s->object_buckets[bucket];
     s->object_buckets[bucket] = id;
@@ -347,6 +348,20 @@ static bool name_allowed(di_schema *s, uint32_t state, uint32_t name) {
                                     dead_values(s, next, name_record(s, &x, name)));
 }
 
+/* Whether what is to be avoided keeps no name from coming. */
+static bool possible_are_allowed(di_schema *s, uint32_t state) {
+    const object_state x = s->object_states[state];
+    if (x.avoid == 0 || schema_object_roomy(s, x.table)) {
+        return true;
+    }
+    for (uint32_t i = 0; i < s->objects[x.table].num_names; i++) {
+        if (name_possible(s, state, i) && !name_allowed(s, state, i)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 /* ---- names under way ---- */
 
 static bool same_key(const di_schema *s, const key_state *a, const key_state *b) {
@@ -516,22 +531,44 @@ bool schema_key_open(void *schema, di_term key) {
            (state == UINT32_MAX || extras_allowed(s, state));
 }
 
-/* Where no declared name and no pattern is possible any more and all others are; and of values that
- * are kept, each of which ends differently, as kept names do. */
+/* The state of an object that is not kept but lets the same names come; its own if there is none.
+ */
+static uint32_t plain_state(di_schema *s, uint32_t state) {
+    object_state x = s->object_states[state];
+    if (x.plain == UINT32_MAX) {
+        uint32_t plain = state;
+        object_state y = x;
+        y.kept = false;
+        y.members = y.avoid = 0;
+        if (x.kept && possible_are_allowed(s, state) && open_seen(s, &y, y.seen)) {
+            plain = intern_state(s, &y);
+        }
+        s->object_states[state].plain = x.plain = plain;
+    }
+    return x.plain;
+}
+
+/* Where no declared name and no pattern is possible any more and all others are; of values that are
+ * kept, each of which ends differently; and of kept names, which do so, too. */
 bool schema_key_text(void *schema, uint32_t a, uint32_t b, uint32_t c, di_term *text,
                      uint32_t *tag) {
-    const di_schema *s = schema;
-    (void)a;
+    di_schema *s = schema;
     if (c & SCHEMA_UNIQUE_KEY) {
         *text = b;
         *tag = DI_NO_TAG;
         return true;
     }
-    const key_state *x = &s->keys[b];
-    const object_table *o = &s->objects[x->table];
-    *text = x->allowed;
-    *tag = x->kept ? DI_NO_TAG : o->num_names;
-    return x->node == UINT32_MAX && o->num_patterns == 0 && o->any_extra;
+    key_state x = s->keys[b];
+    const object_table *o = &s->objects[x.table];
+    bool is_text = x.node == UINT32_MAX && o->num_patterns == 0 && o->any_extra;
+    *text = x.allowed;
+    *tag = x.kept ? DI_NO_TAG : o->num_names;
+    if (x.kept && !is_text) {
+        x.kept = false;
+        x.text = 0;
+        *text = key_term(s, a == UINT32_MAX ? a : plain_state(s, a), &x);
+    }
+    return is_text || *tag == DI_NO_TAG;
 }
 
 /* ---- terms ---- */

@@ -249,7 +249,8 @@ di_term di_string_derive(di_terms *t, di_term x, uint8_t byte) {
         if (byte == '\\') {
             return di_string_make(t, text, BACKSLASH, 0);
         }
-        return byte < 0x20 ? DI_TERM_NONE : di_string_make(t, di_term_step(t, text, byte), PLAIN, 0);
+        return byte < 0x20 ? DI_TERM_NONE
+                           : di_string_make(t, di_term_step(t, text, byte), PLAIN, 0);
     case BACKSLASH:
         return derive_escape(t, text, byte);
     case HEX:
