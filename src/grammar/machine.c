@@ -38,12 +38,13 @@ bool di_machine_create(di_machine *m, const di_vocab *vocab, size_t max_bytes, d
     }
     di_terms_charge(&m->terms, sizeof *m + 2 * DI_MACHINE_MAX_WORK * sizeof *m->seen);
     m->frames[m->num_frames++] = (di_frame){.hash_next = UINT32_MAX};
-    m->configs[m->num_configs++] = (di_config_node){.to = UINT32_MAX, .hash_next = UINT32_MAX};
+    m->configs[m->num_configs++] = (di_config_node){.hash_next = UINT32_MAX};
     return true;
 }
 
 void di_machine_destroy(di_machine *m) {
     for (size_t i = 0; i < m->num_configs; i++) {
+        di_free(m->configs[i].few);
         di_free(m->configs[i].row);
         di_free(m->configs[i].mask);
     }
@@ -64,9 +65,16 @@ void di_machine_destroy(di_machine *m) {
     memset(m, 0, sizeof *m);
 }
 
+static void drop_few(di_machine *m, di_config_node *n) {
+    m->terms.bytes -= n->few ? sizeof *n->few : 0;
+    di_free(n->few);
+    n->few = NULL;
+}
+
 void di_machine_trim(di_machine *m) {
     di_machine_drop_masks(m);
     for (size_t i = 0; i < m->num_configs; i++) {
+        drop_few(m, &m->configs[i]);
         if (m->configs[i].row) {
             m->terms.bytes -= 256 * sizeof *m->configs[i].row;
             di_free(m->configs[i].row);
@@ -330,7 +338,6 @@ static di_config intern_config(di_machine *m) {
     m->configs[id] = (di_config_node){.first = first,
                                       .count = (uint32_t)m->num_found,
                                       .accepts = m->found_accept,
-                                      .to = UINT32_MAX,
                                       .hash_next = m->config_buckets[bucket]};
     m->config_buckets[bucket] = id;
     return id;
@@ -374,24 +381,42 @@ di_config di_machine_return(di_machine *m, uint32_t stack, uint32_t tag) {
     return end_closure(m);
 }
 
-/* Remembers a successor: in the configuration itself, or from the second one on in a row. */
+static void *alloc_steps(di_machine *m, size_t bytes) {
+    void *steps = di_alloc(bytes);
+    if (!steps || !di_terms_charge(&m->terms, bytes)) {
+        di_free(steps);
+        di_terms_fail(&m->terms, DI_ERR_NO_MEMORY, "no memory for a grammar");
+        return NULL;
+    }
+    return steps;
+}
+
+/* Remembers a successor. */
 static void remember_step(di_machine *m, di_config c, uint8_t byte, di_config to) {
     di_config_node *n = &m->configs[c];
-    if (!n->row && n->to == UINT32_MAX) {
-        n->byte = byte;
-        n->to = to;
+    if (!n->row && !n->few) {
+        n->few = alloc_steps(m, sizeof *n->few);
+        if (!n->few) {
+            return;
+        }
+        n->few->count = 0;
+    }
+    if (!n->row && n->few->count < DI_MACHINE_FEW) {
+        n->few->bytes[n->few->count] = byte;
+        n->few->to[n->few->count++] = to;
         return;
     }
     if (!n->row) {
-        uint32_t *row = di_alloc(256 * sizeof *row);
-        if (!row || !di_terms_charge(&m->terms, 256 * sizeof *row)) {
-            di_free(row);
-            di_terms_fail(&m->terms, DI_ERR_NO_MEMORY, "no memory for a grammar");
+        uint32_t *row = alloc_steps(m, 256 * sizeof *row);
+        if (!row) {
             return;
         }
         memset(row, 0xFF, 256 * sizeof *row);
-        row[n->byte] = n->to;
+        for (int i = 0; i < n->few->count; i++) {
+            row[n->few->bytes[i]] = n->few->to[i];
+        }
         n->row = row;
+        drop_few(m, n);
     }
     n->row[byte] = to;
 }

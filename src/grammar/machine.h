@@ -29,6 +29,9 @@ enum { DI_CONFIG_DEAD = 0, DI_STACK_BOTTOM = 0 };
 #define DI_MACHINE_CROWD          128
 #define DI_MACHINE_MAX_CROWD_WORK 100000
 
+/* Successors of a configuration that are kept in a short list. */
+#define DI_MACHINE_FEW 7
+
 /* Terms of which it is remembered what stands for them. */
 #define DI_MACHINE_ALIKE 256
 
@@ -44,14 +47,20 @@ typedef struct di_item {
     uint32_t stack;
 } di_item;
 
+/* The first successors looked at. Most configurations never have more: those of a text that is
+ * being written, or that tokens end in. */
+typedef struct di_few_steps {
+    uint8_t count, bytes[DI_MACHINE_FEW];
+    di_config to[DI_MACHINE_FEW];
+} di_few_steps;
+
 typedef struct di_config_node {
     uint32_t first, count; /* items */
     bool accepts;
-    uint8_t byte; /* leads to `to`, the first successor looked at; UINT32_MAX = none was */
-    di_config to;
     uint32_t hash_next;
-    uint32_t *row;  /* [256] successors, UINT32_MAX = not looked at; NULL while one suffices */
-    uint32_t *mask; /* NULL = not computed, or dropped */
+    di_few_steps *few; /* NULL at first, and once there is a row */
+    uint32_t *row;     /* [256] successors, UINT32_MAX = not looked at; NULL while few suffice */
+    uint32_t *mask;    /* NULL = not computed, or dropped */
 } di_config_node;
 
 typedef struct di_machine {
@@ -113,7 +122,12 @@ static inline di_config di_machine_step(di_machine *m, di_config c, uint8_t byte
     if (n->row) {
         return n->row[byte] != UINT32_MAX ? n->row[byte] : di_machine_step_slow(m, c, byte);
     }
-    return n->byte == byte && n->to != UINT32_MAX ? n->to : di_machine_step_slow(m, c, byte);
+    for (int i = 0; n->few && i < n->few->count; i++) {
+        if (n->few->bytes[i] == byte) {
+            return n->few->to[i];
+        }
+    }
+    return di_machine_step_slow(m, c, byte);
 }
 
 /* Where a stack goes on when what was on top of it has ended with a tag. */

@@ -15,6 +15,7 @@ enum {
     SCHEMA_MAX_PATTERNS = 24, /* of one object */
     SCHEMA_MAX_CONTAINS = 4,
     SCHEMA_ENDLESS = 1 << 20,  /* as many values as no text can use up */
+    SCHEMA_MANY = 4096,        /* values that a demand is counted to have */
     SCHEMA_MAX_MEMBERS = 1000, /* a bound of minProperties above it is refused */
 };
 
@@ -89,8 +90,10 @@ typedef struct demand_node {
     uint8_t known;                     /* shapes: 0 not asked, 1 being made, 2 made */
     uint8_t inhabited;                 /* 0 not asked, 1 being asked, 2 no, 3 yes */
     bool visited;                      /* by the walk over all demands */
-    di_term value;                     /* its automaton or a LAZY term; NONE = not made */
-    di_term expanded;                  /* what the LAZY term is; NONE = not made */
+    bool counted;                      /* num_strings, num_numbers: see schema_unique.c */
+    uint32_t num_strings, num_numbers;
+    di_term value;    /* its automaton or a LAZY term; NONE = not made */
+    di_term expanded; /* what the LAZY term is; NONE = not made */
 } demand_node;
 
 /* ---- values that have been written, for uniqueItems: schema_record.c ---- */
@@ -452,6 +455,8 @@ bool schema_can_keep(di_schema *s, demand d, const char **why);
 uint32_t schema_count_texts(di_schema *s, di_term texts, uint32_t need, bool *exact);
 uint32_t schema_count_values(di_schema *s, demand d, uint32_t need, bool *exact);
 di_term schema_unique_derive(di_schema *s, di_term key, uint8_t byte);
+/* The text that may still follow, a regular term. */
+di_term schema_unique_text(di_schema *s, uint32_t text, di_term rest, uint32_t c);
 uint32_t schema_unique_end(di_schema *s, uint32_t text, di_term rest, uint32_t c);
 
 #endif

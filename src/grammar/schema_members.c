@@ -554,16 +554,19 @@ bool schema_key_text(void *schema, uint32_t a, uint32_t b, uint32_t c, di_term *
                      uint32_t *tag) {
     di_schema *s = schema;
     if (c & SCHEMA_UNIQUE_KEY) {
-        *text = b;
+        if (text) {
+            *text = schema_unique_text(s, a, b, c);
+        }
         *tag = DI_NO_TAG;
         return true;
     }
     key_state x = s->keys[b];
     const object_table *o = &s->objects[x.table];
     bool is_text = x.node == UINT32_MAX && o->num_patterns == 0 && o->any_extra;
-    *text = x.allowed;
     *tag = x.kept ? DI_NO_TAG : o->num_names;
-    if (x.kept && !is_text) {
+    if (text && is_text) {
+        *text = x.allowed;
+    } else if (text && x.kept) {
         x.kept = false;
         x.text = 0;
         *text = key_term(s, a == UINT32_MAX ? a : plain_state(s, a), &x);

@@ -20,11 +20,14 @@ enum {
     MAX_NESTING = 12,        /* of values that are counted */
     MAX_SEARCHES = 20000,
 };
-/* In c of a KEY; the rest of c is what a number avoids. */
+/* In c of a KEY; the rest of c is what is to be avoided. */
 #define NUMBER_KEY 0x40000000u
 #define AVOID_MASK 0x3FFFFFFFu
 
-/* ---- KEY terms: a the text so far, b what may still follow it, c the flags ---- */
+/* ---- KEY terms: a the text so far, b what may still follow it, c the flags and a set ----
+ *
+ * Before the first character b does not leave out the set yet: most are never read, for a text that
+ * ends where another token begins has a set of its own. */
 
 static di_term key_of(di_schema *s, record text, di_term rest, uint32_t c) {
     return text == RECORD_NONE || rest == DI_TERM_NONE || (c & AVOID_MASK) == AVOID_MASK
@@ -90,33 +93,6 @@ static bool can_be_number(di_schema *s, record text, record avoid) {
     return larger;
 }
 
-di_term schema_unique_derive(di_schema *s, di_term key, uint8_t byte) {
-    const di_term_node n = s->t->nodes[key];
-    di_term rest = di_term_step(s->t, n.b, byte);
-    if (rest == DI_TERM_NONE) {
-        return DI_TERM_NONE;
-    }
-    record text = schema_record(s, RECORD_BYTE, n.a, byte, 0);
-    if (text != RECORD_NONE && n.c & NUMBER_KEY && !can_be_number(s, text, n.c & AVOID_MASK)) {
-        return DI_TERM_NONE;
-    }
-    return key_of(s, text, rest, n.c);
-}
-
-uint32_t schema_unique_end(di_schema *s, uint32_t text, di_term rest, uint32_t c) {
-    if (!di_term_nullable(s->t, rest)) {
-        return DI_NO_TAG;
-    }
-    if (!(c & NUMBER_KEY)) {
-        return schema_record(s, RECORD_STRING, 0, text, 0);
-    }
-    number_text n;
-    read_number(s, text, &n);
-    return number_record(s, &n, c & AVOID_MASK);
-}
-
-/* ---- kept values ---- */
-
 static di_term strings_without(di_schema *s, di_term strings, record avoid) {
     di_term words = avoid ? schema_set_strings(s, avoid, false) : DI_TERM_NONE;
     return words == DI_TERM_NONE ? strings
@@ -136,22 +112,76 @@ static di_term numbers_without(di_schema *s, di_term numbers, record avoid) {
                         di_term_alive(s->t, scientific) ? scientific : DI_TERM_NONE);
 }
 
+/* What may follow the text of a KEY. */
+static di_term rest_of(di_schema *s, record text, di_term rest, uint32_t c) {
+    record avoid = text == 0 ? c & AVOID_MASK : 0;
+    return c & NUMBER_KEY ? numbers_without(s, rest, avoid) : strings_without(s, rest, avoid);
+}
+
+di_term schema_unique_derive(di_schema *s, di_term key, uint8_t byte) {
+    const di_term_node n = s->t->nodes[key];
+    di_term rest = di_term_step(s->t, rest_of(s, n.a, n.b, n.c), byte);
+    if (rest == DI_TERM_NONE) {
+        return DI_TERM_NONE;
+    }
+    record text = schema_record(s, RECORD_BYTE, n.a, byte, 0);
+    if (text != RECORD_NONE && n.c & NUMBER_KEY && !can_be_number(s, text, n.c & AVOID_MASK)) {
+        return DI_TERM_NONE;
+    }
+    return key_of(s, text, rest, n.c & NUMBER_KEY ? n.c : 0);
+}
+
+di_term schema_unique_text(di_schema *s, uint32_t text, di_term rest, uint32_t c) {
+    return rest_of(s, text, rest, c);
+}
+
+uint32_t schema_unique_end(di_schema *s, uint32_t text, di_term rest, uint32_t c) {
+    if (!di_term_nullable(s->t, rest)) {
+        return DI_NO_TAG;
+    }
+    if (!(c & NUMBER_KEY)) {
+        record value = schema_record(s, RECORD_STRING, 0, text, 0);
+        return schema_set_has(s, c & AVOID_MASK, value) ? DI_NO_TAG : value;
+    }
+    number_text n;
+    read_number(s, text, &n);
+    return number_record(s, &n, c & AVOID_MASK);
+}
+
+/* ---- kept values ---- */
+
 /* What the shapes of a demand allow besides objects and arrays. */
 typedef struct scalars {
     di_term strings, numbers;
+    uint32_t num_strings, num_numbers; /* no more than there are, found once; at most SCHEMA_MANY */
     unsigned types;
 } scalars;
 
-static scalars scalars_of(di_schema *s, demand d, record avoid) {
-    scalars x = {DI_TERM_NONE, DI_TERM_NONE, 0};
+/* One spelling for each number. */
+static di_term shortest_of(di_schema *s, di_term numbers) {
+    return schema_number_and(s, numbers, di_number_shortest(s->t));
+}
+
+static scalars scalars_of(di_schema *s, demand d) {
+    scalars x = {DI_TERM_NONE, DI_TERM_NONE, 0, 0, 0};
     for (uint32_t i = 0; i < s->demands[d].shape_count; i++) {
         shape y = s->shapes[s->demands[d].shape_first + i];
         x.types |= y.types;
         x.strings = y.types & TYPE_STRING ? di_term_alt2(s->t, x.strings, y.string) : x.strings;
         x.numbers = y.types & TYPE_NUMBER ? di_term_alt2(s->t, x.numbers, y.number) : x.numbers;
     }
-    x.strings = strings_without(s, x.strings, avoid);
-    x.numbers = numbers_without(s, x.numbers, avoid);
+    demand_node *n = &s->demands[d];
+    if (!n->counted) {
+        bool exact = true;
+        x.num_strings = schema_count_texts(s, x.strings, SCHEMA_MANY, &exact);
+        x.num_numbers = schema_count_texts(s, shortest_of(s, x.numbers), SCHEMA_MANY, &exact);
+        n = &s->demands[d];
+        n->num_strings = x.num_strings;
+        n->num_numbers = x.num_numbers;
+        n->counted = true;
+    }
+    x.num_strings = n->num_strings;
+    x.num_numbers = n->num_numbers;
     return x;
 }
 
@@ -159,6 +189,16 @@ static scalars scalars_of(di_schema *s, demand d, record avoid) {
 static bool word_allowed(di_schema *s, const scalars *x, int word, record avoid, record *value) {
     *value = schema_record(s, RECORD_WORD, 0, (uint32_t)word, 0);
     return x->types >> word & 1 && *value != RECORD_NONE && !schema_set_has(s, avoid, *value);
+}
+
+static bool has_strings(di_schema *s, const scalars *x, record avoid) {
+    return schema_record_length(s, avoid) < x->num_strings ||
+           di_term_alive(s->t, strings_without(s, x->strings, avoid));
+}
+
+static bool has_numbers(di_schema *s, const scalars *x, record avoid) {
+    return schema_record_length(s, avoid) < x->num_numbers ||
+           di_term_alive(s->t, numbers_without(s, x->numbers, avoid));
 }
 
 bool schema_may_search(di_schema *s) {
@@ -176,8 +216,8 @@ bool schema_inhabited_without(di_schema *s, demand d, record avoid) {
     if (avoid == RECORD_NONE || !schema_know(s, d)) {
         return false;
     }
-    scalars x = scalars_of(s, d, avoid);
-    bool found = di_term_alive(s->t, x.strings) || di_term_alive(s->t, x.numbers);
+    scalars x = scalars_of(s, d);
+    bool found = has_strings(s, &x, avoid) || has_numbers(s, &x, avoid);
     for (int w = 0; w < 3 && !found; w++) {
         record value;
         found = word_allowed(s, &x, w, avoid, &value);
@@ -203,13 +243,13 @@ di_term schema_kept_expand(di_schema *s, demand d, record avoid) {
     if (!schema_know(s, d)) {
         return DI_TERM_NONE;
     }
-    scalars x = scalars_of(s, d, avoid);
+    scalars x = scalars_of(s, d);
     size_t mark = s->t->num_scratch;
-    if (di_term_alive(s->t, x.strings)) {
-        di_term key = key_of(s, 0, x.strings, 0);
+    if (has_strings(s, &x, avoid)) {
+        di_term key = key_of(s, 0, x.strings, avoid);
         di_terms_push(s->t, di_term_cat(s->t, s->quote, di_term_string(s->t, key)));
     }
-    if (di_term_alive(s->t, x.numbers)) {
+    if (has_numbers(s, &x, avoid)) {
         di_terms_push(s->t, key_of(s, 0, x.numbers, NUMBER_KEY | avoid));
     }
     for (int w = 0; w < 3; w++) {
@@ -402,11 +442,10 @@ static uint32_t count_values(di_schema *s, demand d, uint32_t need, bool *exact,
     if (!schema_know(s, d)) {
         return 0;
     }
-    scalars x = scalars_of(s, d, 0);
+    scalars x = scalars_of(s, d);
     uint64_t sum = (x.types & TYPE_NULL) + (x.types >> 1 & 1) + (x.types >> 2 & 1);
     sum += schema_count_texts(s, x.strings, need, exact);
-    di_term numbers = schema_number_and(s, x.numbers, di_number_shortest(s->t));
-    sum += sum < need ? schema_count_texts(s, numbers, need, exact) : 0;
+    sum += sum < need ? schema_count_texts(s, shortest_of(s, x.numbers), need, exact) : 0;
     uint32_t objects = 0, arrays = 0;
     for (uint32_t i = 0; i < s->demands[d].shape_count && sum < need; i++) {
         uint32_t at = s->demands[d].shape_first + i, table, count;

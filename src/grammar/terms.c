@@ -101,8 +101,8 @@ static di_term add_node(di_terms *t, di_term_node node, uint32_t hash) {
     return id;
 }
 
-di_term di_term_intern(di_terms *t, di_term_kind kind, unsigned flags, uint32_t a, uint32_t b,
-                       uint32_t c) {
+/* NONE: there is none yet. */
+static di_term find_node(const di_terms *t, di_term_kind kind, uint32_t a, uint32_t b, uint32_t c) {
     uint32_t hash = hash4(kind, a, b, c);
     for (uint32_t i = t->buckets[hash % t->num_buckets]; i != UINT32_MAX;
          i = t->nodes[i].hash_next) {
@@ -111,9 +111,19 @@ di_term di_term_intern(di_terms *t, di_term_kind kind, unsigned flags, uint32_t 
             return i;
         }
     }
-    return add_node(
-        t, (di_term_node){.kind = (uint8_t)kind, .flags = (uint8_t)flags, .a = a, .b = b, .c = c},
-        hash);
+    return DI_TERM_NONE;
+}
+
+di_term di_term_intern(di_terms *t, di_term_kind kind, unsigned flags, uint32_t a, uint32_t b,
+                       uint32_t c) {
+    di_term known = find_node(t, kind, a, b, c);
+    return known != DI_TERM_NONE
+               ? known
+               : add_node(
+                     t,
+                     (di_term_node){
+                         .kind = (uint8_t)kind, .flags = (uint8_t)flags, .a = a, .b = b, .c = c},
+                     hash4(kind, a, b, c));
 }
 
 /* of[]: sorted, unique, not inside t->list. */
@@ -155,7 +165,8 @@ bool di_terms_push(di_terms *t, di_term x) {
 bool di_terms_create(di_terms *t, size_t max_bytes, di_error *err) {
     *t = (di_terms){.max_bytes = max_bytes, .max_work = UINT64_MAX};
     if (rehash(t, 256)) {
-        di_term_intern(t, DI_KIND_NONE, DI_TERM_REGULAR, 0, 0, 0);
+        add_node(t, (di_term_node){.kind = DI_KIND_NONE, .flags = DI_TERM_REGULAR},
+                 hash4(DI_KIND_NONE, 0, 0, 0));
         di_term_intern(t, DI_KIND_EMPTY, DI_TERM_REGULAR | DI_TERM_NULLABLE, 0, 0, 0);
         /* CHAR and TEXT must have the ids 2 and 3: their nodes are filled when the constructors
          * have found what CHAR is, and the node it was found under is made unfindable. */
@@ -616,19 +627,16 @@ di_term di_term_final(di_terms *t, uint32_t tag) {
 }
 
 di_term di_term_special(di_terms *t, di_term_kind kind, uint32_t a, uint32_t b, uint32_t c) {
-    unsigned flags = 0;
-    di_term text;
+    di_term known = find_node(t, kind, a, b, c);
+    if (known != DI_TERM_NONE || kind != DI_KIND_KEY) {
+        return known != DI_TERM_NONE ? known : di_term_intern(t, kind, 0, a, b, c);
+    }
     uint32_t tag;
-    if (kind == DI_KIND_KEY && t->hooks.text(t->hooks.context, a, b, c, &text, &tag)) {
-        bool ends = t->nodes[text].flags & DI_TERM_NULLABLE &&
-                    (tag != DI_NO_TAG || t->hooks.end(t->hooks.context, t, a, b, c) != DI_NO_TAG);
-        flags = DI_TERM_REGULAR | (ends ? DI_TERM_NULLABLE : 0) |
-                (tag == DI_NO_TAG ? DI_TERM_FLEETING : 0);
-    } else if (kind == DI_KIND_KEY) {
-        flags = DI_TERM_REGULAR | DI_TERM_INEXACT;
-        if (t->hooks.end(t->hooks.context, t, a, b, c) != DI_NO_TAG) {
-            flags |= DI_TERM_NULLABLE;
-        }
+    bool text = t->hooks.text(t->hooks.context, a, b, c, NULL, &tag);
+    unsigned flags = DI_TERM_REGULAR | (text ? 0 : DI_TERM_INEXACT);
+    flags |= text && tag == DI_NO_TAG ? DI_TERM_FLEETING : 0;
+    if (t->hooks.end(t->hooks.context, t, a, b, c) != DI_NO_TAG) {
+        flags |= DI_TERM_NULLABLE;
     }
     return di_term_intern(t, kind, flags, a, b, c);
 }

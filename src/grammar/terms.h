@@ -88,7 +88,8 @@ typedef struct di_term_hooks {
     uint32_t (*end)(void *context, di_terms *t, uint32_t a, uint32_t b, uint32_t c);
     /* KEY: whether any characters at all may follow. */
     bool (*open)(void *context, di_term key);
-    /* KEY: whether it is a text that is alive; *tag: of all its ends, DI_NO_TAG if they differ. */
+    /* KEY: whether there is another regular term (*text, if it is wanted), that is alive, for the
+     * texts that may still follow; *tag: of all ends, DI_NO_TAG if they differ. */
     bool (*text)(void *context, uint32_t a, uint32_t b, uint32_t c, di_term *text, uint32_t *tag);
     /* LAZY (tag = DI_NO_TAG) and RESUME. */
     di_term (*expand)(void *context, di_terms *t, di_term lazy, uint32_t tag);
