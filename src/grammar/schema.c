@@ -460,7 +460,6 @@ di_schema *schema_create(di_machine *m, const di_schema_options *options, di_err
     memset(s->demand_buckets, 0xFF, sizeof s->demand_buckets);
     memset(s->object_buckets, 0xFF, sizeof s->object_buckets);
     memset(s->key_buckets, 0xFF, sizeof s->key_buckets);
-    memset(s->array_buckets, 0xFF, sizeof s->array_buckets);
     m->terms.hooks = (di_term_hooks){s,
                                      schema_key_derive,
                                      schema_key_boundaries,

@@ -272,14 +272,41 @@ static bool same_state(const array_state *a, const array_state *b) {
            memcmp(a->found, b->found, sizeof a->found) == 0;
 }
 
-/* UINT32_MAX after an error. */
-static uint32_t intern_state(di_schema *s, const array_state *x) {
+static uint32_t hash_state(const array_state *x) {
     uint32_t hash = x->table * 0x9E3779B9u ^ x->count * 0x85EBCA6Bu ^ x->list * 0xC2B2AE35u ^
                     x->avoid * 0x27D4EB2Fu ^ x->kept;
     for (int c = 0; c < SCHEMA_MAX_CONTAINS; c++) {
         hash = hash * 31 + x->found[c];
     }
-    uint32_t bucket = (hash ^ hash >> 16) % 1024;
+    return hash ^ hash >> 16;
+}
+
+static bool widen_buckets(di_schema *s) {
+    uint32_t count = s->num_array_buckets ? 4 * s->num_array_buckets : 64;
+    uint32_t *buckets = di_realloc_array(NULL, count, sizeof *buckets);
+    if (!buckets || !di_terms_charge(s->t, (count - s->num_array_buckets) * sizeof *buckets)) {
+        di_free(buckets);
+        di_terms_fail(s->t, DI_ERR_NO_MEMORY, "no memory for a grammar");
+        return false;
+    }
+    memset(buckets, 0xFF, count * sizeof *buckets);
+    for (uint32_t i = 0; i < s->num_array_states; i++) {
+        uint32_t at = hash_state(&s->array_states[i]) % count;
+        s->array_states[i].hash_next = buckets[at];
+        buckets[at] = i;
+    }
+    di_free(s->array_buckets);
+    s->array_buckets = buckets;
+    s->num_array_buckets = count;
+    return true;
+}
+
+/* UINT32_MAX after an error. */
+static uint32_t intern_state(di_schema *s, const array_state *x) {
+    if (s->num_array_states >= s->num_array_buckets && !widen_buckets(s)) {
+        return UINT32_MAX;
+    }
+    uint32_t bucket = hash_state(x) % s->num_array_buckets;
     for (uint32_t i = s->array_buckets[bucket]; i != UINT32_MAX; i = s->array_states[i].hash_next) {
         if (same_state(&s->array_states[i], x)) {
             return i;
@@ -527,4 +554,5 @@ void schema_free_arrays(di_schema *s) {
     }
     di_free(s->arrays);
     di_free(s->array_states);
+    di_free(s->array_buckets);
 }

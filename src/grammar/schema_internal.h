@@ -14,7 +14,8 @@ enum {
     SCHEMA_MAX_LITERALS = 64, /* of one demand */
     SCHEMA_MAX_PATTERNS = 24, /* of one object */
     SCHEMA_MAX_CONTAINS = 4,
-    SCHEMA_ENDLESS = 1 << 20,  /* as many values as no text can use up */
+    SCHEMA_ENDLESS = 1 << 20, /* as many values as no text can use up */
+    SCHEMA_WITHOUT = 64,
     SCHEMA_MANY = 4096,        /* values that a demand is counted to have */
     SCHEMA_MAX_MEMBERS = 1000, /* a bound of minProperties above it is refused */
 };
@@ -288,9 +289,14 @@ struct di_schema {
     array_table *arrays;
     size_t num_arrays, cap_arrays;
     struct record_table *records; /* NULL at first */
+    struct schema_without {
+        di_term of;
+        uint32_t c;
+        di_term to;
+    } without[SCHEMA_WITHOUT]; /* what was left out last of terms (schema_unique.c) */
     array_state *array_states;
     size_t num_array_states, cap_array_states;
-    uint32_t array_buckets[1024];
+    uint32_t *array_buckets, num_array_buckets;
 
     di_term space, any_number, plain_number, quote;
 };

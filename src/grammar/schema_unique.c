@@ -112,10 +112,19 @@ static di_term numbers_without(di_schema *s, di_term numbers, record avoid) {
                         di_term_alive(s->t, scientific) ? scientific : DI_TERM_NONE);
 }
 
-/* What may follow the text of a KEY. */
+/* What may follow the text of a KEY. The set is left out once for all the bytes that begin it. */
 static di_term rest_of(di_schema *s, record text, di_term rest, uint32_t c) {
-    record avoid = text == 0 ? c & AVOID_MASK : 0;
-    return c & NUMBER_KEY ? numbers_without(s, rest, avoid) : strings_without(s, rest, avoid);
+    if (text != 0 || (c & AVOID_MASK) == 0) {
+        return rest;
+    }
+    struct schema_without *known = &s->without[(rest * 31 + c) % SCHEMA_WITHOUT];
+    if (known->of != rest || known->c != c) {
+        record avoid = c & AVOID_MASK;
+        di_term x =
+            c & NUMBER_KEY ? numbers_without(s, rest, avoid) : strings_without(s, rest, avoid);
+        *known = (struct schema_without){rest, c, x};
+    }
+    return known->to;
 }
 
 di_term schema_unique_derive(di_schema *s, di_term key, uint8_t byte) {
