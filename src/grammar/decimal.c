@@ -1,9 +1,10 @@
 /* Decimals and sets of numbers; see decimal.h. Called by the JSON Schema front end. */
 #include "grammar/decimal.h"
 
+#include <stdio.h>
 #include <string.h>
 
-enum { MAX_EXPONENT = 350 };
+enum { MAX_EXPONENT = 1040 };
 
 bool di_decimal_parse(di_decimal *d, const char *text, size_t size) {
     *d = (di_decimal){0};
@@ -114,22 +115,44 @@ di_term di_number_plain(di_terms *t) {
     return signed_of(t, absolute(t));
 }
 
-static di_term exponent(di_terms *t) {
+di_term di_number_any(di_terms *t) {
     di_byte_set e = {0}, sign = {0};
     di_byte_set_add(&e, 'e');
     di_byte_set_add(&e, 'E');
     di_byte_set_add(&sign, '+');
     di_byte_set_add(&sign, '-');
-    return di_term_cat3(t, di_term_bytes(t, &e), di_term_optional(t, di_term_bytes(t, &sign)),
-                        digits(t, 1, DI_TERM_UNBOUNDED));
-}
-
-di_term di_number_any(di_terms *t) {
-    return signed_of(t, di_term_cat3(t, whole(t), fraction(t), di_term_optional(t, exponent(t))));
+    di_term exponent =
+        di_term_cat3(t, di_term_bytes(t, &e), di_term_optional(t, di_term_bytes(t, &sign)),
+                     digits(t, 1, DI_TERM_UNBOUNDED));
+    return signed_of(t, di_term_cat3(t, whole(t), fraction(t), di_term_optional(t, exponent)));
 }
 
 di_term di_number_scientific(di_terms *t) {
-    return signed_of(t, di_term_cat3(t, whole(t), fraction(t), exponent(t)));
+    di_byte_set sign = {0};
+    di_byte_set_add(&sign, '+');
+    di_byte_set_add(&sign, '-');
+    di_term some = digit(t, '1', '9');
+    di_term decimals =
+        di_term_cat3(t, digit(t, '.', '.'), digits(t, 0, DI_SCIENTIFIC_DIGITS - 2), some);
+    di_term exponent = di_term_alt2(t, di_term_cat(t, digit(t, '0', '0'), some),
+                                    di_term_cat(t, some, digits(t, 0, 2)));
+    exponent =
+        di_term_cat3(t, digit(t, 'e', 'e'), di_term_optional(t, di_term_bytes(t, &sign)), exponent);
+    return signed_of(t, di_term_cat3(t, some, di_term_optional(t, decimals), exponent));
+}
+
+size_t di_decimal_write_scientific(const di_decimal *d, char *text, bool plus, bool pad) {
+    int exponent = d->point - 1, size = exponent < 0 ? -exponent : exponent;
+    if (d->size == 0 || d->size > DI_SCIENTIFIC_DIGITS || size == 0 || size > 999 ||
+        (plus && exponent < 0) || (pad && size > 9)) {
+        return 0;
+    }
+    return (size_t)snprintf(text, DI_DECIMAL_TEXT, "%s%c%s%.*se%s%s%d", d->negative ? "-" : "",
+                            d->digits[0], d->size > 1 ? "." : "", d->size - 1, d->digits + 1,
+                            exponent < 0 ? "-"
+                            : plus       ? "+"
+                                         : "",
+                            pad ? "0" : "", size);
 }
 
 di_term di_number_integer(di_terms *t, bool with_zeros) {

@@ -21,11 +21,16 @@ bool di_decimal_is_integer(const di_decimal *d);
 bool di_decimal_to_u32(const di_decimal *d, uint32_t *value);
 
 /* The shortest plain spelling; returns its length, at most DI_DECIMAL_TEXT. */
-#define DI_DECIMAL_TEXT 1200
+#define DI_DECIMAL_TEXT 2600
 size_t di_decimal_write(const di_decimal *d, char *text);
 
-/* Numbers as JSON spells them; those that have an exponent; and those without (in which all sets
- * below are). */
+/* A spelling with an exponent, with its sign and padded to two digits if they are wanted; 0: there
+ * is none. */
+#define DI_SCIENTIFIC_DIGITS 40
+size_t di_decimal_write_scientific(const di_decimal *d, char *text, bool plus, bool pad);
+
+/* Numbers as JSON spells them; those that di_decimal_write_scientific spells; and those without an
+ * exponent (in which all sets below are). */
 di_term di_number_any(di_terms *t);
 di_term di_number_scientific(di_terms *t);
 di_term di_number_plain(di_terms *t);

@@ -398,7 +398,7 @@ bool schema_visit_all(di_schema *s, demand root) {
 
 void schema_read_draft(di_schema *s, uint32_t schema) {
     uint32_t node = di_doc_member(&s->doc, schema, "$schema");
-    s->old_refs = s->draft4 = false; /* what the text held before it was another's */
+    s->old_refs = s->draft4 = s->draft2019 = false; /* what the text held before it was another's */
     if (node == DI_DOC_NONE || s->doc.nodes[node].type != DI_DOC_STRING) {
         return;
     }
@@ -409,6 +409,7 @@ void schema_read_draft(di_schema *s, uint32_t schema) {
         s->old_refs |= is;
         s->draft4 |= is && i < 2;
     }
+    s->draft2019 = memmem(s->doc.nodes[node].text, s->doc.nodes[node].size, "2019-09", 7) != NULL;
 }
 
 void schema_make_terms(di_schema *s) {

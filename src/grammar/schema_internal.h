@@ -244,9 +244,10 @@ struct di_schema {
     di_terms *t;
     di_schema_options options;
     di_doc doc;
-    di_error *err; /* of the call under way */
-    bool old_refs; /* draft 7 and before: $ref's siblings do not count */
-    bool draft4;   /* 1.0 is no integer */
+    di_error *err;  /* of the call under way */
+    bool old_refs;  /* draft 7 and before: $ref's siblings do not count */
+    bool draft4;    /* 1.0 is no integer */
+    bool draft2019; /* unevaluatedItems does not know of contains */
     char ignored[160];
 
     /* schema_refs.c */
@@ -440,11 +441,14 @@ record schema_set_with(di_schema *s, record set, record value);
 /* Those of a set whose member, or element, is this. */
 record schema_set_by_member(di_schema *s, record set, record name, record is);
 record schema_set_by_element(di_schema *s, record set, uint32_t index, record is);
-/* The texts of the strings of a set, or of the names of members; the plain spellings of numbers. */
+/* The texts of the strings of a set, or of the names of members; the spellings of its numbers that
+ * are plain, or have an exponent. */
 di_term schema_set_strings(di_schema *s, record set, bool names);
-di_term schema_set_numbers(di_schema *s, record set);
+di_term schema_set_numbers(di_schema *s, record set, bool scientific);
 /* Whether a value meets a demand. */
 bool schema_record_meets(di_schema *s, record value, demand d);
+/* Adds a node to the document, whose nodes may move. DI_DOC_NONE after a fault. */
+uint32_t schema_add_node(di_schema *s, di_doc_node n);
 void schema_free_records(di_schema *s);
 
 /* ---- schema_unique.c ---- */

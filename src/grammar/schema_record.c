@@ -350,63 +350,81 @@ di_term schema_set_strings(di_schema *s, record set, bool names) {
     return x;
 }
 
-/* Shortest spellings, those of whole numbers first; zero has two. */
-static bool spell(const di_word *words, size_t count, di_buffer *text, di_word *out,
-                  size_t *whole) {
-    size_t n = 0;
-    for (int fractions = 0; fractions < 2; fractions++) {
-        for (size_t i = 0; i < count; i++) {
-            di_decimal d;
-            char spelling[DI_DECIMAL_TEXT];
-            di_decimal_parse(&d, words[i].bytes, words[i].size);
-            if (di_decimal_is_integer(&d) == (fractions == 1)) {
-                continue;
-            }
-            size_t size = di_decimal_write(&d, spelling);
-            out[n++].size = (uint32_t)size;
-            if (!di_buffer_append(text, spelling, size, NULL)) {
-                return false;
-            }
-            if (d.size == 0) {
-                out[n++].size = 2;
-                if (!di_buffer_append(text, "-0", 2, NULL)) {
-                    return false;
-                }
-            }
-        }
-        *whole = fractions ? *whole : n;
+/* Spellings of numbers under way: their words point into `text` once all are there. */
+typedef struct spellings {
+    di_buffer text;
+    di_word *words;
+    size_t count, capacity;
+    bool failed;
+} spellings;
+
+static void add_spelling(spellings *x, const char *text, size_t size) {
+    di_word *words = size ? di_grow(x->words, x->count, &x->capacity, sizeof *words) : NULL;
+    x->words = words ? words : x->words;
+    if (words && di_buffer_append(&x->text, text, size, NULL)) {
+        x->words[x->count++].size = size;
+    } else {
+        x->failed |= size > 0;
     }
-    const char *at = text->data;
-    for (size_t i = 0; i < n; at += out[i++].size) {
-        out[i].bytes = at;
-    }
-    out[n].size = 0;
-    return true;
 }
 
-di_term schema_set_numbers(di_schema *s, record set) {
-    size_t count, whole = 0, total = 0;
+/* The shortest spellings of whole numbers or of the others; zero has two. */
+static void add_plain(spellings *x, const di_word *numbers, size_t count, bool whole) {
+    for (size_t i = 0; i < count; i++) {
+        di_decimal d;
+        char text[DI_DECIMAL_TEXT];
+        di_decimal_parse(&d, numbers[i].bytes, numbers[i].size);
+        if (di_decimal_is_integer(&d) == whole) {
+            add_spelling(x, text, di_decimal_write(&d, text));
+            add_spelling(x, "-0", d.size == 0 ? 2 : 0);
+        }
+    }
+}
+
+static void add_scientific(spellings *x, const di_word *numbers, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        di_decimal d;
+        char text[DI_DECIMAL_TEXT];
+        di_decimal_parse(&d, numbers[i].bytes, numbers[i].size);
+        for (int form = 0; form < 4; form++) {
+            add_spelling(x, text, di_decimal_write_scientific(&d, text, form & 1, form & 2));
+        }
+    }
+}
+
+di_term schema_set_numbers(di_schema *s, record set, bool scientific) {
+    size_t count;
     char *bytes;
-    di_word *words = words_of(s, set, RECORD_NUMBER, &count, &bytes);
-    if (!words) {
+    di_word *numbers = words_of(s, set, RECORD_NUMBER, &count, &bytes);
+    if (!numbers) {
         return DI_TERM_NONE;
     }
-    di_term x = DI_TERM_NONE;
-    di_buffer text = {0};
-    di_word *out = di_calloc(count + 2, sizeof *out);
-    if (out && spell(words, count, &text, out, &whole)) {
-        while (out[total].size) {
-            total++;
-        }
-        x = total ? di_number_among(s->t, out, whole, out + whole, total - whole) : DI_TERM_NONE;
+    spellings x = {0};
+    size_t whole = 0;
+    if (scientific) {
+        add_scientific(&x, numbers, count);
     } else {
-        no_memory(s);
+        add_plain(&x, numbers, count, true);
+        whole = x.count;
+        add_plain(&x, numbers, count, false);
     }
-    di_buffer_free(&text);
-    di_free(out);
-    di_free(words);
+    const char *at = x.text.data;
+    for (size_t i = 0; i < x.count; at += x.words[i++].size) {
+        x.words[i].bytes = at;
+    }
+    di_term result = DI_TERM_NONE;
+    if (x.failed) {
+        no_memory(s);
+    } else if (x.count > 0) {
+        result = scientific
+                     ? di_term_words(s->t, x.words, x.count)
+                     : di_number_among(s->t, x.words, whole, x.words + whole, x.count - whole);
+    }
+    di_buffer_free(&x.text);
+    di_free(x.words);
+    di_free(numbers);
     di_free(bytes);
-    return x;
+    return result;
 }
 
 /* ---- as nodes of the document ---- */
@@ -429,7 +447,7 @@ static bool keep_text(di_schema *s, record text, const char **bytes, uint32_t *s
     return true;
 }
 
-static uint32_t add_node(di_schema *s, di_doc_node n) {
+uint32_t schema_add_node(di_schema *s, di_doc_node n) {
     di_doc_node *nodes = di_grow(s->doc.nodes, s->doc.count, &s->doc.capacity, sizeof *nodes);
     if (!nodes || !di_terms_charge(s->t, sizeof *nodes)) {
         s->doc.nodes = nodes ? nodes : s->doc.nodes;
@@ -459,7 +477,7 @@ static bool add_children(di_schema *s, uint32_t parent, record list) {
         if (member && !keep_text(s, n.a, &child.key, &child.key_size)) {
             return false;
         }
-        uint32_t id = add_node(s, child);
+        uint32_t id = schema_add_node(s, child);
         if (id == DI_DOC_NONE) {
             return false;
         }
@@ -487,7 +505,7 @@ static uint32_t node_of(di_schema *s, record value) {
     if (text && !keep_text(s, n.a, &x.text, &x.size)) {
         return DI_DOC_NONE;
     }
-    uint32_t id = add_node(s, x);
+    uint32_t id = schema_add_node(s, x);
     bool compound = n.kind == RECORD_ARRAY || n.kind == RECORD_OBJECT;
     if (id == DI_DOC_NONE || (compound && !add_children(s, id, n.a))) {
         return DI_DOC_NONE;

@@ -11,7 +11,14 @@
 #include "base/alloc.h"
 #include "grammar/schema_shapes.h"
 
-enum { MAX_STATEMENTS = 24, MAX_NODES = 48, MAX_CASES = 256, MAX_BRANCHES = 5, MAX_DEPTH = 32 };
+enum {
+    MAX_STATEMENTS = 24,
+    MAX_NODES = 48,
+    MAX_CASES = 256,
+    MAX_BRANCHES = 5,
+    MAX_DEPTH = 32,
+    MAX_CONTAINS = 8
+};
 
 /* A possibility. */
 typedef struct situation {
@@ -24,8 +31,10 @@ typedef struct situation {
     uint32_t num_members;
     uint32_t nodes[MAX_NODES]; /* schemas that speak */
     uint32_t num_nodes;
-    uint32_t prefix; /* elements that they speak of */
-    bool all;        /* of everything */
+    uint32_t prefix;                 /* elements that they speak of */
+    uint32_t contains[MAX_CONTAINS]; /* schemas whose elements they speak of, too */
+    uint32_t num_contains;
+    bool all; /* of everything */
 } situation;
 
 typedef struct situations {
@@ -164,6 +173,18 @@ static bool dependent(reading *r, uint32_t entry, situations *list) {
     return replace(ok, list, &out);
 }
 
+/* Elements that `contains` has found are spoken of. */
+static bool note_contains(const reading *r, uint32_t node, situations *list) {
+    for (size_t i = 0; i < list->count; i++) {
+        situation *e = &list->of[i];
+        if (e->num_contains == MAX_CONTAINS) {
+            return too_many(r);
+        }
+        e->contains[e->num_contains++] = node;
+    }
+    return true;
+}
+
 static bool applicator(reading *r, uint32_t schema, uint32_t node, situations *list) {
     di_schema *s = r->s;
     const di_doc_node *n = at(s, node);
@@ -194,10 +215,8 @@ static bool applicator(reading *r, uint32_t schema, uint32_t node, situations *l
         }
         return ok;
     }
-    if (r->items && key_is(n, "contains")) {
-        return schema_unsupported(s, r->node, "beside \"contains\" is not supported") && false;
-    }
-    return true;
+    bool contains = r->items && key_is(n, "contains") && !s->draft2019;
+    return !contains || note_contains(r, node, list);
 }
 
 /* ---- what a schema speaks of ---- */
@@ -246,14 +265,53 @@ static bool evaluate(reading *r, uint32_t schema, bool top, situations *list) {
 
 /* ---- to shapes ---- */
 
+/* The schema {"anyOf": [what the keyword says, the schemas of contains ...]}, added to the
+ * document; DI_DOC_NONE after a fault. */
+static uint32_t spoken_of_or(di_schema *s, const reading *r, const situation *e) {
+    static const char key[] = "anyOf";
+    di_doc_node schema = *at(s, r->node);
+    schema.type = DI_DOC_OBJECT;
+    schema.count = 1;
+    schema.first = schema.next = DI_DOC_NONE;
+    uint32_t id = schema_add_node(s, schema);
+    uint32_t any = id == DI_DOC_NONE
+                       ? DI_DOC_NONE
+                       : schema_add_node(s, (di_doc_node){.type = DI_DOC_ARRAY,
+                                                          .parent = id,
+                                                          .first = DI_DOC_NONE,
+                                                          .next = DI_DOC_NONE,
+                                                          .count = e->num_contains + 1,
+                                                          .key = key,
+                                                          .key_size = sizeof key - 1});
+    if (any == DI_DOC_NONE) {
+        return DI_DOC_NONE;
+    }
+    s->doc.nodes[id].first = any;
+    for (uint32_t i = 0; i <= e->num_contains; i++) { /* the last one first */
+        uint32_t index = e->num_contains - i;
+        di_doc_node branch = *at(s, index ? e->contains[index - 1] : r->node);
+        branch.parent = any;
+        branch.index = index;
+        branch.next = s->doc.nodes[any].first;
+        branch.key = NULL;
+        uint32_t one = schema_add_node(s, branch);
+        if (one == DI_DOC_NONE) {
+            return DI_DOC_NONE;
+        }
+        s->doc.nodes[any].first = one;
+    }
+    return id;
+}
+
 static bool add_situation_rule(di_schema *s, const reading *r, const situation *e, shape *x) {
     if (e->all) {
         return true;
     }
     if (r->items) {
         rule rest = schema_ranged_rule(RULE_ITEMS, r->node, e->prefix, 0);
-        rest.value = LIT(LIT_SCHEMA, r->node);
-        return schema_add_rule(s, x, rest);
+        uint32_t value = e->num_contains ? spoken_of_or(s, r, e) : r->node;
+        rest.value = LIT(LIT_SCHEMA, value);
+        return value != DI_DOC_NONE && schema_add_rule(s, x, rest);
     }
     rule rest =
         schema_named_rule(s, RULE_ADDITIONAL, e->nodes[0], NULL, 0, LIT(LIT_SCHEMA, r->node));

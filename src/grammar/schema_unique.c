@@ -15,9 +15,8 @@
 enum {
     MAX_DEPTH = 64, /* of a text whose continuations are counted */
     MAX_LOOKS = 100000,
-    MAX_NUMBER = 300,        /* characters */
-    MAX_EXPONENT_DIGITS = 8, /* as they are written, with zeros before them */
-    MAX_NESTING = 12,        /* of values that are counted */
+    MAX_NUMBER = 300, /* characters */
+    MAX_NESTING = 12, /* of values that are counted */
     MAX_SEARCHES = 20000,
 };
 /* In c of a KEY; the rest of c is what is to be avoided. */
@@ -35,62 +34,16 @@ static di_term key_of(di_schema *s, record text, di_term rest, uint32_t c) {
                : di_term_special(s->t, DI_KIND_KEY, text, rest, c | SCHEMA_UNIQUE_KEY);
 }
 
-typedef struct number_text {
-    char bytes[MAX_NUMBER + 2];
-    size_t size, exponent; /* where e stands; size = none does */
-} number_text;
-
-static void read_number(const di_schema *s, record text, number_text *n) {
-    n->size = n->exponent = schema_record_size(s, text);
-    schema_record_bytes(s, text, n->bytes);
-    for (size_t i = 0; i < n->size; i++) {
-        n->exponent = n->bytes[i] == 'e' || n->bytes[i] == 'E' ? i : n->exponent;
-    }
-}
-
-/* The number's record; RECORD_NONE if it is none, or too large, or to be avoided. */
-static record number_record(di_schema *s, const number_text *n, record avoid) {
+/* The number's record; RECORD_NONE if it is none. */
+static record number_record(di_schema *s, record text) {
+    char bytes[MAX_NUMBER];
+    size_t size = schema_record_size(s, text);
     di_decimal d;
-    if (n->size == 0 || !di_decimal_parse(&d, n->bytes, n->size)) {
+    if (size == 0 || size > MAX_NUMBER) {
         return RECORD_NONE;
     }
-    record value = schema_record_number(s, &d);
-    return schema_set_has(s, avoid, value) ? RECORD_NONE : value;
-}
-
-/* What the regular term cannot know of numbers with an exponent: whether it is one that fits, and
- * whether another than those avoided can come of it. */
-static bool can_be_number(di_schema *s, record text, record avoid) {
-    number_text n;
-    if (schema_record_size(s, text) > MAX_NUMBER) {
-        return false;
-    }
-    read_number(s, text, &n);
-    if (n.exponent == n.size) {
-        return true;
-    }
-    char last = n.bytes[n.size - 1];
-    if (n.exponent == n.size - 1) { /* zero stays zero */
-        di_decimal mantissa;
-        return di_decimal_parse(&mantissa, n.bytes, n.exponent) &&
-               (mantissa.size > 0 || !schema_set_has(s, avoid, schema_record_number(s, &mantissa)));
-    }
-    if (last == '+' || last == '-') {
-        return true;
-    }
-    if (n.size - n.exponent > MAX_EXPONENT_DIGITS + 1) {
-        return false;
-    }
-    if (number_record(s, &n, avoid) != RECORD_NONE) {
-        return true;
-    }
-    bool larger = false;
-    n.size++;
-    for (char c = '0'; c <= '1' && n.size - n.exponent <= MAX_EXPONENT_DIGITS + 1; c++) {
-        n.bytes[n.size - 1] = c;
-        larger |= number_record(s, &n, avoid) != RECORD_NONE;
-    }
-    return larger;
+    schema_record_bytes(s, text, bytes);
+    return di_decimal_parse(&d, bytes, size) ? schema_record_number(s, &d) : RECORD_NONE;
 }
 
 static di_term strings_without(di_schema *s, di_term strings, record avoid) {
@@ -99,22 +52,28 @@ static di_term strings_without(di_schema *s, di_term strings, record avoid) {
                                  : di_term_and2(s->t, strings, di_term_text_without(s->t, words));
 }
 
-/* Those with an exponent are compared when they end. */
+/* Spellings whose value can be told: plain ones, and normalized ones with an exponent. */
 static di_term numbers_without(di_schema *s, di_term numbers, record avoid) {
-    di_term equal = avoid ? schema_set_numbers(s, avoid) : DI_TERM_NONE;
-    if (equal == DI_TERM_NONE) {
-        return numbers;
-    }
-    di_term others =
-        di_term_and(s->t, (di_term[]){numbers, s->plain_number, di_term_not(s->t, equal)}, 3);
+    di_term plain =
+        di_term_and2(s->t, numbers, di_term_repeat(s->t, DI_TERM_CHAR, 0, (uint32_t)MAX_NUMBER));
     di_term scientific = di_term_and2(s->t, numbers, di_number_scientific(s->t));
-    return di_term_alt2(s->t, di_term_alive(s->t, others) ? others : DI_TERM_NONE,
-                        di_term_alive(s->t, scientific) ? scientific : DI_TERM_NONE);
+    bool exponents = di_term_alive(s->t, scientific);
+    plain = numbers == s->any_number ? di_term_and2(s->t, plain, s->plain_number) : plain;
+    if (avoid) {
+        di_term spelt = schema_set_numbers(s, avoid, false);
+        plain = spelt == DI_TERM_NONE ? plain : di_term_and2(s->t, plain, di_term_not(s->t, spelt));
+        spelt = exponents ? schema_set_numbers(s, avoid, true) : DI_TERM_NONE;
+        scientific = spelt == DI_TERM_NONE
+                         ? scientific
+                         : di_term_and2(s->t, scientific, di_term_not(s->t, spelt));
+    }
+    return di_term_alt2(s->t, di_term_alive(s->t, plain) ? plain : DI_TERM_NONE,
+                        exponents && di_term_alive(s->t, scientific) ? scientific : DI_TERM_NONE);
 }
 
 /* What may follow the text of a KEY. The set is left out once for all the bytes that begin it. */
 static di_term rest_of(di_schema *s, record text, di_term rest, uint32_t c) {
-    if (text != 0 || (c & AVOID_MASK) == 0) {
+    if (text != 0 || (c & (AVOID_MASK | NUMBER_KEY)) == 0) {
         return rest;
     }
     struct schema_without *known = &s->without[(rest * 31 + c) % SCHEMA_WITHOUT];
@@ -133,11 +92,7 @@ di_term schema_unique_derive(di_schema *s, di_term key, uint8_t byte) {
     if (rest == DI_TERM_NONE) {
         return DI_TERM_NONE;
     }
-    record text = schema_record(s, RECORD_BYTE, n.a, byte, 0);
-    if (text != RECORD_NONE && n.c & NUMBER_KEY && !can_be_number(s, text, n.c & AVOID_MASK)) {
-        return DI_TERM_NONE;
-    }
-    return key_of(s, text, rest, n.c & NUMBER_KEY ? n.c : 0);
+    return key_of(s, schema_record(s, RECORD_BYTE, n.a, byte, 0), rest, n.c & NUMBER_KEY);
 }
 
 di_term schema_unique_text(di_schema *s, uint32_t text, di_term rest, uint32_t c) {
@@ -148,13 +103,9 @@ uint32_t schema_unique_end(di_schema *s, uint32_t text, di_term rest, uint32_t c
     if (!di_term_nullable(s->t, rest)) {
         return DI_NO_TAG;
     }
-    if (!(c & NUMBER_KEY)) {
-        record value = schema_record(s, RECORD_STRING, 0, text, 0);
-        return schema_set_has(s, c & AVOID_MASK, value) ? DI_NO_TAG : value;
-    }
-    number_text n;
-    read_number(s, text, &n);
-    return number_record(s, &n, c & AVOID_MASK);
+    record value =
+        c & NUMBER_KEY ? number_record(s, text) : schema_record(s, RECORD_STRING, 0, text, 0);
+    return schema_set_has(s, c & AVOID_MASK, value) ? DI_NO_TAG : value;
 }
 
 /* ---- kept values ---- */

@@ -54,6 +54,18 @@ static const char *const schemas[] = {
     "{\"type\":\"array\",\"uniqueItems\":true,\"items\":{\"type\":\"string\",\"maxLength\":3}}",
     "{\"type\":\"array\",\"uniqueItems\":true,\"items\":{\"type\":\"string\",\"pattern\":"
     "\"^(a|ab|\\\"|é)$\"},\"minItems\":2}",
+    "{\"uniqueItems\":true}",
+    "{\"type\":\"array\",\"uniqueItems\":true,\"items\":{\"type\":\"object\",\"properties\":{\"a\":"
+    "{"
+    "\"enum\":[1,2]},\"ab\":{\"type\":\"boolean\"}},\"required\":[\"a\"],\"additionalProperties\":"
+    "false}}",
+    "{\"type\":\"array\",\"uniqueItems\":true,\"items\":{\"type\":\"integer\",\"minimum\":-3,"
+    "\"maximum\":12}}",
+    "{\"type\":\"array\",\"uniqueItems\":true,\"items\":{\"type\":\"number\"}}",
+    "{\"type\":\"array\",\"uniqueItems\":true,\"items\":{\"type\":\"array\",\"items\":{\"type\":"
+    "\"boolean\"},\"minItems\":1,\"maxItems\":2}}",
+    "{\"type\":\"array\",\"uniqueItems\":true,\"items\":{\"type\":\"object\",\"propertyNames\":{"
+    "\"pattern\":\"^a+$\"},\"additionalProperties\":{\"type\":\"null\"}}}",
 };
 
 static const char *const grammars[] = {

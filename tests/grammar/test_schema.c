@@ -185,6 +185,22 @@ static void test_each_keyword_is_enforced(void **state) {
          "'unevaluatedItems':false}",
          {"[1,'a']", "[1]", "[]"},
          {"[1,'a',2]", "['a']", "[1,2]"}},
+        {"{'type':'array','prefixItems':[true],'contains':{'type':'string'},'unevaluatedItems':{"
+         "'type':'null'}}",
+         {"[1,'a']", "['a']", "[1,null,'b','a']"},
+         {"[1,2]", "[1,2,'a']", "[1,null]", "[]"}},
+        {"{'type':'array','contains':{'const':1},'minContains':0,'maxContains':1,"
+         "'unevaluatedItems':false}",
+         {"[]", "[1]"},
+         {"[1,1]", "[2]", "[1,2]"}},
+        {"{'$schema':'https://json-schema.org/draft/2019-09/schema','type':'array','items':[true],"
+         "'contains':{'const':1},'unevaluatedItems':false}",
+         {"[1]"},
+         {"[1,1]", "[2]", "[]"}},
+        {"{'if':{'contains':{'const':'a'}},'else':{'contains':{'const':'b'}},'unevaluatedItems':"
+         "false,'type':'array'}",
+         {"['a']", "['b']", "['a','a']", "['b','b']"},
+         {"['a','b']", "['c']", "[]"}},
     };
     CHECK(rows);
 }
@@ -244,7 +260,8 @@ static void test_what_cannot_be_is_refused_with_its_place(void **state) {
         {"{'$ref':'#/$defs/x'}", "#/$ref"},
         {"{'$ref':'http://example.com/'}", "outside"},
         {"{'allOf':[{'$ref':'#'}]}", "without end"},
-        {"{'items':{'uniqueItems':true}}", "#/items/uniqueItems"},
+        {"{'items':{'uniqueItems':true,'contains':{'const':1},'minContains':2}}",
+         "#/items/uniqueItems"},
         {"{'pattern':'(?=a)'}", "look-ahead"},
         {"{'pattern':'('}", "#/pattern"},
         {"{'minLength':-1}", "#/minLength"},
@@ -270,9 +287,11 @@ static void test_lenient_leaves_out_and_says_so(void **state) {
     di_grammar_options o;
     di_grammar_options_default(&o);
     o.lenient = true;
-    di_grammar *g = test_compile(v, DI_GRAMMAR_JSON_SCHEMA, "{\"uniqueItems\":true}", &o);
-    assert_non_null(strstr(di_grammar_ignored(g), "uniqueItems"));
-    assert_true(test_accepts(g, v, "[1,1]", 5));
+    di_grammar *g = test_compile(v, DI_GRAMMAR_JSON_SCHEMA,
+                                 "{\"uniqueItems\":true,\"items\":{\"format\":\"regex\"}}", &o);
+    assert_non_null(strstr(di_grammar_ignored(g), "format"));
+    assert_true(test_accepts(g, v, "[\"(\"]", 5));
+    assert_false(test_accepts(g, v, "[1,1]", 5));
     di_grammar_release(g);
 }
 
