@@ -463,6 +463,7 @@ bool schema_may_search(di_schema *s);
 bool schema_can_keep(di_schema *s, demand d, const char **why);
 /* At least so many texts, or values, but at most `need`; no more than that if *exact is left. */
 uint32_t schema_count_texts(di_schema *s, di_term texts, uint32_t need, bool *exact);
+bool schema_endless_texts(di_schema *s, di_term texts);
 uint32_t schema_count_values(di_schema *s, demand d, uint32_t need, bool *exact);
 di_term schema_unique_derive(di_schema *s, di_term key, uint8_t byte);
 /* The text that may still follow, a regular term. */

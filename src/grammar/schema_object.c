@@ -593,10 +593,7 @@ bool schema_exists_possible(di_schema *s, uint32_t table, uint32_t index) {
 static bool note_endless(di_schema *s, demand d, uint32_t bits, void *context) {
     exists_search *x = context;
     if (schema_inhabited(s, d)) {
-        bool exact = true;
-        di_term names = names_with(s, x->table, bits);
-        x->found = names == DI_TERM_TEXT ||
-                   schema_count_texts(s, names, SCHEMA_ENDLESS, &exact) == SCHEMA_ENDLESS;
+        x->found = schema_endless_texts(s, names_with(s, x->table, bits));
     }
     return !x->found;
 }

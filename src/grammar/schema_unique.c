@@ -341,6 +341,37 @@ uint32_t schema_count_texts(di_schema *s, di_term texts, uint32_t need, bool *ex
     return count;
 }
 
+/* Whether some text comes back to where it has been. `path`: the terms on the way, depth of them.
+ */
+static bool has_cycle(di_schema *s, di_term x, di_term *path, int depth, uint32_t *looks) {
+    for (int i = 0; i < depth; i++) {
+        if (path[i] == x) {
+            return true;
+        }
+    }
+    const di_term_row *row = di_term_make_row(s->t, x);
+    if (depth == MAX_DEPTH || ++*looks > MAX_LOOKS) {
+        return false;
+    }
+    path[depth] = x;
+    for (uint32_t k = 0; row && k < row->map->count; k++) {
+        di_term y = di_term_step(s->t, x, row->map->sample[k]);
+        if (y != DI_TERM_NONE && has_cycle(s, y, path, depth + 1, looks)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool schema_endless_texts(di_schema *s, di_term texts) {
+    di_term path[MAX_DEPTH];
+    uint32_t looks = 0;
+    bool exact = true;
+    return texts == DI_TERM_TEXT ||
+           schema_count_texts(s, texts, SCHEMA_ENDLESS, &exact) == SCHEMA_ENDLESS ||
+           (di_term_alive(s->t, texts) && has_cycle(s, texts, path, 0, &looks));
+}
+
 /* a * b, at most need. */
 static uint32_t times(uint32_t a, uint32_t b, uint32_t need) {
     uint64_t product = (uint64_t)a * b;
