@@ -43,6 +43,20 @@ bool schema_check(di_schema *s) {
     return !s->err || s->err->code == DI_OK;
 }
 
+uint32_t *schema_new_buckets(di_schema *s, uint32_t **old, uint32_t *count, uint32_t wanted) {
+    uint32_t *buckets = di_realloc_array(NULL, wanted, sizeof *buckets);
+    if (!buckets || !di_terms_charge(s->t, (wanted - *count) * sizeof *buckets)) {
+        di_free(buckets);
+        di_terms_fail(s->t, DI_ERR_NO_MEMORY, "no memory for a grammar");
+        return NULL;
+    }
+    memset(buckets, 0xFF, wanted * sizeof *buckets);
+    di_free(*old);
+    *old = buckets;
+    *count = wanted;
+    return buckets;
+}
+
 /* ---- demands ---- */
 
 static int by_value(const void *pa, const void *pb) {
@@ -459,8 +473,6 @@ di_schema *schema_create(di_machine *m, const di_schema_options *options, di_err
     s->t = &m->terms;
     s->options = *options;
     memset(s->demand_buckets, 0xFF, sizeof s->demand_buckets);
-    memset(s->object_buckets, 0xFF, sizeof s->object_buckets);
-    memset(s->key_buckets, 0xFF, sizeof s->key_buckets);
     m->terms.hooks = (di_term_hooks){s,
                                      schema_key_derive,
                                      schema_key_boundaries,

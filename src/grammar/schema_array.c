@@ -283,22 +283,13 @@ static uint32_t hash_state(const array_state *x) {
 
 static bool widen_buckets(di_schema *s) {
     uint32_t count = s->num_array_buckets ? 4 * s->num_array_buckets : 64;
-    uint32_t *buckets = di_realloc_array(NULL, count, sizeof *buckets);
-    if (!buckets || !di_terms_charge(s->t, (count - s->num_array_buckets) * sizeof *buckets)) {
-        di_free(buckets);
-        di_terms_fail(s->t, DI_ERR_NO_MEMORY, "no memory for a grammar");
-        return false;
-    }
-    memset(buckets, 0xFF, count * sizeof *buckets);
-    for (uint32_t i = 0; i < s->num_array_states; i++) {
+    uint32_t *buckets = schema_new_buckets(s, &s->array_buckets, &s->num_array_buckets, count);
+    for (uint32_t i = 0; buckets && i < s->num_array_states; i++) {
         uint32_t at = hash_state(&s->array_states[i]) % count;
         s->array_states[i].hash_next = buckets[at];
         buckets[at] = i;
     }
-    di_free(s->array_buckets);
-    s->array_buckets = buckets;
-    s->num_array_buckets = count;
-    return true;
+    return buckets != NULL;
 }
 
 /* UINT32_MAX after an error. */

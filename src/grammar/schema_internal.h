@@ -281,10 +281,10 @@ struct di_schema {
     size_t num_objects, cap_objects;
     object_state *object_states;
     size_t num_object_states, cap_object_states;
-    uint32_t object_buckets[1024];
+    uint32_t *object_buckets, num_object_buckets;
     key_state *keys;
     size_t num_keys, cap_keys;
-    uint32_t key_buckets[1024];
+    uint32_t *key_buckets, num_key_buckets;
     uint32_t *seen_words; /* sets of names, each of its object's length */
     size_t num_seen, cap_seen;
     array_table *arrays;
@@ -307,6 +307,8 @@ bool schema_fail(di_schema *s, di_error_code code, uint32_t node, const char *wh
 /* The same for what is not supported: true if lenient, and then it is noted. */
 bool schema_unsupported(di_schema *s, uint32_t node, const char *why);
 bool schema_no_memory(di_schema *s);
+/* Empty buckets of a hash table in place of fewer; NULL after a fault. */
+uint32_t *schema_new_buckets(di_schema *s, uint32_t **old, uint32_t *count, uint32_t wanted);
 /* The fault of the terms as this call's error. */
 bool schema_check(di_schema *s);
 

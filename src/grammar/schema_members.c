@@ -42,8 +42,7 @@ static void remaining(const di_schema *s, const object_state *x, uint32_t *requi
     }
 }
 
-/* x's set of names lies at the end of seen_words; it is dropped if the state is known. */
-static uint32_t intern_state(di_schema *s, const object_state *x) {
+static uint32_t hash_state(const di_schema *s, const object_state *x) {
     uint32_t hash = x->table * 0x9E3779B9u ^ x->count * 0x85EBCA6Bu ^ x->next * 0xC2B2AE35u ^
                     x->exists * 31 ^ x->extras ^ x->first * 2u;
     hash = (hash ^ x->members * 0x27D4EB2Fu ^ x->kept) * 0x01000193u ^ x->avoid * 0x165667B1u;
@@ -51,7 +50,27 @@ static uint32_t intern_state(di_schema *s, const object_state *x) {
     for (uint32_t w = 0; w < words; w++) {
         hash = (hash ^ s->seen_words[x->seen + w]) * 0x01000193u;
     }
-    uint32_t bucket = (hash ^ hash >> 15) % 1024;
+    return hash ^ hash >> 15;
+}
+
+static bool widen_buckets(di_schema *s) {
+    uint32_t count = s->num_object_buckets ? 4 * s->num_object_buckets : 64;
+    uint32_t *buckets = schema_new_buckets(s, &s->object_buckets, &s->num_object_buckets, count);
+    for (uint32_t i = 0; buckets && i < s->num_object_states; i++) {
+        uint32_t at = hash_state(s, &s->object_states[i]) % count;
+        s->object_states[i].hash_next = buckets[at];
+        buckets[at] = i;
+    }
+    return buckets != NULL;
+}
+
+/* x's set of names lies at the end of seen_words; it is dropped if the state is known. */
+static uint32_t intern_state(di_schema *s, const object_state *x) {
+    if (s->num_object_states >= s->num_object_buckets && !widen_buckets(s)) {
+        return UINT32_MAX;
+    }
+    uint32_t words = s->options.any_order ? seen_words(&s->objects[x->table]) : 0;
+    uint32_t bucket = hash_state(s, x) % s->num_object_buckets;
     for (uint32_t i = s->object_buckets[bucket]; i != UINT32_MAX;
          i = s->object_states[i].hash_next) {
         if (same_state(s, &s->object_states[i], x)) {
@@ -371,13 +390,31 @@ static bool same_key(const di_schema *s, const key_state *a, const key_state *b)
                   s->objects[a->table].num_patterns * sizeof *a->patterns) == 0;
 }
 
-static uint32_t intern_key(di_schema *s, const key_state *x) {
+static uint32_t hash_key(const di_schema *s, const key_state *x) {
     uint32_t hash = x->table * 0x9E3779B9u ^ x->node * 0x85EBCA6Bu ^ x->allowed * 0x27D4EB2Fu ^
                     x->text * 0xC2B2AE35u ^ x->kept;
     for (uint32_t p = 0; p < s->objects[x->table].num_patterns; p++) {
         hash = (hash ^ x->patterns[p]) * 0x01000193u;
     }
-    uint32_t bucket = (hash ^ hash >> 15) % 1024;
+    return hash ^ hash >> 15;
+}
+
+static bool widen_keys(di_schema *s) {
+    uint32_t count = s->num_key_buckets ? 4 * s->num_key_buckets : 64;
+    uint32_t *buckets = schema_new_buckets(s, &s->key_buckets, &s->num_key_buckets, count);
+    for (uint32_t i = 0; buckets && i < s->num_keys; i++) {
+        uint32_t at = hash_key(s, &s->keys[i]) % count;
+        s->keys[i].hash_next = buckets[at];
+        buckets[at] = i;
+    }
+    return buckets != NULL;
+}
+
+static uint32_t intern_key(di_schema *s, const key_state *x) {
+    if (s->num_keys >= s->num_key_buckets && !widen_keys(s)) {
+        return UINT32_MAX;
+    }
+    uint32_t bucket = hash_key(s, x) % s->num_key_buckets;
     for (uint32_t i = s->key_buckets[bucket]; i != UINT32_MAX; i = s->keys[i].hash_next) {
         if (same_key(s, &s->keys[i], x)) {
             return i;

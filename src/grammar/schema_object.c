@@ -713,6 +713,8 @@ void schema_free_objects(di_schema *s) {
     }
     di_free(s->objects);
     di_free(s->object_states);
+    di_free(s->object_buckets);
     di_free(s->keys);
+    di_free(s->key_buckets);
     di_free(s->seen_words);
 }

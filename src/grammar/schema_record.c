@@ -15,8 +15,7 @@ enum { SORTED_SET = 64 };
 struct record_table {
     record_node *nodes;
     size_t count, capacity;
-    uint32_t *buckets;
-    size_t num_buckets;
+    uint32_t *buckets, num_buckets;
     char **texts; /* of nodes of the document that were made of records */
     size_t num_texts, cap_texts;
 };
@@ -59,23 +58,15 @@ static uint32_t hash_of(record_kind kind, record before, uint32_t a, uint32_t b)
 }
 
 static bool widen(di_schema *s, struct record_table *r) {
-    size_t wanted = r->num_buckets ? 2 * r->num_buckets : 256;
-    uint32_t *buckets = di_realloc_array(NULL, wanted, sizeof *buckets);
-    if (!buckets || !di_terms_charge(s->t, (wanted - r->num_buckets) * sizeof *buckets)) {
-        di_free(buckets);
-        return false;
-    }
-    memset(buckets, 0xFF, wanted * sizeof *buckets);
-    for (uint32_t i = 1; i < r->count; i++) {
+    uint32_t count = r->num_buckets ? 2 * r->num_buckets : 256;
+    uint32_t *buckets = schema_new_buckets(s, &r->buckets, &r->num_buckets, count);
+    for (uint32_t i = 1; buckets && i < r->count; i++) {
         record_node *n = &r->nodes[i];
-        size_t at = hash_of(n->kind, n->before, n->a, n->b) % wanted;
+        size_t at = hash_of(n->kind, n->before, n->a, n->b) % count;
         n->hash_next = buckets[at];
         buckets[at] = i;
     }
-    di_free(r->buckets);
-    r->buckets = buckets;
-    r->num_buckets = wanted;
-    return true;
+    return buckets != NULL;
 }
 
 record schema_record(di_schema *s, record_kind kind, record before, uint32_t a, uint32_t b) {
