@@ -2,30 +2,25 @@
 #include "cli/progress.h"
 
 #include <stdio.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "base/clock.h"
 
 enum { BAR = 30 };
 
 static const double patience = 0.3, interval = 0.08; /* seconds */
 
-double di_clock(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 void di_progress_begin(di_progress *p, const char *label, bool quiet) {
     *p = (di_progress){
         .label = label,
         .enabled = !quiet && isatty(STDERR_FILENO),
-        .begun = di_clock(),
+        .begun = di_now(),
     };
 }
 
 /* Whether it is time to draw again. */
 static bool due(di_progress *p) {
-    double now = di_clock();
+    double now = di_now();
     if (!p->enabled || now - p->begun < patience || now - p->last < interval) {
         return false;
     }

@@ -9,7 +9,7 @@
 typedef struct di_progress {
     const char *label;
     bool enabled, drawn;
-    double begun, last; /* seconds of a clock that never jumps */
+    double begun, last; /* di_now */
 } di_progress;
 
 void di_progress_begin(di_progress *p, const char *label, bool quiet);
@@ -17,8 +17,5 @@ void di_progress_show(di_progress *p, int64_t done, int64_t total);
 /* Where no total is known: "label N, M tokens (R tokens/s)". */
 void di_progress_count(di_progress *p, int64_t done, int64_t tokens);
 void di_progress_end(di_progress *p);
-
-/* Seconds of that clock. */
-double di_clock(void);
 
 #endif
