@@ -91,6 +91,9 @@ bool di_lines_next(di_lines *lines, di_error *err) {
         if (di_signals_interrupted()) { /* the caller asks for it */
             return false;
         }
+        if (!can_read(lines, 0)) {
+            (void)fflush(stdout); /* di_cli_finish tells what could not be written */
+        }
         if (can_read(lines, LOOK_MS)) {
             fill(lines);
         }

@@ -46,6 +46,7 @@ static bool copy_ids(const di_parts *e, const di_prompt *p, di_ids *out, di_erro
     }
     return true;
 }
+
 static bool encode_messages(const di_parts *e, const di_prompt *p, di_ids *out, di_error *err) {
     if (p->effort < 0 || p->effort > DI_EFFORT_MAX) {
         return di_fail(err, DI_ERR_ARGUMENT, "effort is %d, allowed are 0 to %d", p->effort,

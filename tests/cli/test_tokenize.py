@@ -1,10 +1,12 @@
 """tokenize and detokenize: JSON strings to ids and back, a line each."""
 
 import json
+import select
+import subprocess
 import sys
 
 sys.path.insert(0, "tests/support")
-from cli import DEMO, complains, deepinfer, main, objects, succeeds, test
+from cli import (DEMO, PATIENCE, complains, deepinfer, main, objects, start, succeeds, test)
 
 TEXTS = ["Who wrote Dracula?", "", " ", "a\nb\r\n\tc", "naïve café — “quoted”", "日本語テキスト",
          "🙂👩‍👩‍👧‍👦", "\u0000\u0001\u007f", "e\u0301", "x" * 5000, "1234567890 3.14159", "   \n\n  z"]
@@ -97,6 +99,24 @@ def test_an_id_outside_the_vocabulary_is_named_with_the_allowed_range(_):
 def test_hundreds_of_lines_keep_their_order(_):
     texts = [f"line {i} of many" for i in range(700)]
     assert detokenize(tokenize(texts)) == texts
+
+
+@test
+def test_an_answer_comes_before_the_next_line_is_there(_):
+    """Also of the other commands that read lines: whoever writes may wait for it."""
+    recipe = '{"name": "a", "kind": "image_size", "input": {"width": 9, "height": 9}}'
+    for words, line in [(("tokenize", "-m", DEMO), '"a b"'), (("detokenize", "-m", DEMO), "[67]"),
+                        (("recipe", "-m", DEMO), recipe),
+                        (("grammar", "--type", "regex", "-m", DEMO), '{"schema": "a*"}')]:
+        child = start(*words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        for _ in range(2):
+            child.stdin.write(line.encode() + b"\n")
+            child.stdin.flush()
+            ready, _, _ = select.select([child.stdout], [], [], PATIENCE)
+            assert ready, f"{words[0]} keeps its answer"
+            assert json.loads(child.stdout.readline())
+        child.stdin.close()
+        assert child.wait(PATIENCE) == 0
 
 
 main()
