@@ -7,6 +7,7 @@
 #include <stdbool.h>
 
 #include "base/formats.h"
+#include "ops/cpu/v16_codes.h"
 
 typedef struct v16 {
     __m256 lo, hi;
@@ -14,8 +15,6 @@ typedef struct v16 {
 typedef struct v16d {
     __m256d q[4];
 } v16d;
-typedef __m256i v16_codes;
-typedef __m256i v16_flags;
 typedef struct v16_grid {
     __m256 half_scale;
 } v16_grid;
@@ -112,34 +111,14 @@ static inline void v16_bf16(const di_bf16 *x, v16 *even, v16 *odd) {
                  _mm256_castsi256_ps(_mm256_and_si256(high, mask))};
 }
 
-static inline v16_codes v16_codes_load(const uint8_t *p) {
-    return _mm256_loadu_si256((const __m256i *)p);
-}
-
 static inline v16 v16_from_f16(__m256i x) {
     return (v16){_mm256_cvtph_ps(_mm256_castsi256_si128(x)),
                  _mm256_cvtph_ps(_mm256_extracti128_si256(x, 1))};
 }
 
-/* Through F16 patterns, as in v16_avx512.h. */
 static inline void v16_fp8(v16_codes c, v16 *even, v16 *odd) {
-    const __m256i mask = _mm256_set1_epi16((short)0xbf80);
-    *even = v16_from_f16(_mm256_and_si256(_mm256_srai_epi16(_mm256_slli_epi16(c, 8), 1), mask));
-    *odd = v16_from_f16(_mm256_and_si256(_mm256_srai_epi16(c, 1), mask));
-}
-
-#define V16_FP8_UNIT 0x1p-8f
-
-static inline v16_flags v16_flags_none(void) {
-    return _mm256_setzero_si256();
-}
-
-static inline v16_flags v16_flag_nans(v16_flags f, v16_codes c) {
-    return _mm256_max_epu8(f, _mm256_or_si256(c, _mm256_set1_epi8((char)0x80)));
-}
-
-static inline bool v16_flagged(v16_flags f) {
-    return _mm256_movemask_epi8(_mm256_cmpeq_epi8(f, _mm256_set1_epi8((char)0xff))) != 0;
+    *even = v16_from_f16(v16_even_f16(c));
+    *odd = v16_from_f16(v16_odd_f16(c));
 }
 
 static inline v16_grid v16_fp4_grid(float scale) {

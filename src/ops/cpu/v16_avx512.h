@@ -7,13 +7,12 @@
 #include <stdbool.h>
 
 #include "base/formats.h"
+#include "ops/cpu/v16_codes.h"
 
 typedef __m512 v16;
 typedef struct v16d {
     __m512d lo, hi;
 } v16d;
-typedef __m256i v16_codes;
-typedef __m256i v16_flags;
 typedef __m512 v16_grid;
 
 #define V16_NATIVE_BYTES 64 /* of a register */
@@ -102,32 +101,9 @@ static inline void v16_bf16(const di_bf16 *x, v16 *even, v16 *odd) {
     *odd = _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32((int)0xffff0000)));
 }
 
-static inline v16_codes v16_codes_load(const uint8_t *p) {
-    return _mm256_loadu_si256((const __m256i *)p);
-}
-
-/* An E4M3 code moved to bits 15 and 13..7 is the F16 pattern of its value times 2^-8; the
- * conversion to f32 takes subnormals in stride, which a multiplication by 2^120 would not. */
 static inline void v16_fp8(v16_codes c, v16 *even, v16 *odd) {
-    const __m256i mask = _mm256_set1_epi16((short)0xbf80);
-    __m256i e = _mm256_and_si256(_mm256_srai_epi16(_mm256_slli_epi16(c, 8), 1), mask);
-    __m256i o = _mm256_and_si256(_mm256_srai_epi16(c, 1), mask);
-    *even = _mm512_cvtph_ps(e);
-    *odd = _mm512_cvtph_ps(o);
-}
-
-#define V16_FP8_UNIT 0x1p-8f
-
-static inline v16_flags v16_flags_none(void) {
-    return _mm256_setzero_si256();
-}
-
-static inline v16_flags v16_flag_nans(v16_flags f, v16_codes c) {
-    return _mm256_max_epu8(f, _mm256_or_si256(c, _mm256_set1_epi8((char)0x80)));
-}
-
-static inline bool v16_flagged(v16_flags f) {
-    return _mm256_movemask_epi8(_mm256_cmpeq_epi8(f, _mm256_set1_epi8((char)0xff))) != 0;
+    *even = _mm512_cvtph_ps(v16_even_f16(c));
+    *odd = _mm512_cvtph_ps(v16_odd_f16(c));
 }
 
 static inline v16_grid v16_fp4_grid(float scale) {
