@@ -1,5 +1,6 @@
 /* The access log: a JSON object a line for each request, written when it has been answered. It
- * never holds prompts, answers or keys. Any thread may write. */
+ * never holds prompts, answers or keys. Any thread may write, and none waits: where the file takes
+ * nothing, lines wait up to a limit and then are lost and counted. */
 #ifndef DI_SERVER_ACCESS_LOG_H
 #define DI_SERVER_ACCESS_LOG_H
 
@@ -13,7 +14,7 @@ typedef struct di_access_log di_access_log;
 
 /* A path to append to, "-" for standard output, NULL for none. */
 di_access_log *di_access_log_open(const char *path, di_error *err);
-void di_access_log_close(di_access_log *log); /* NULL is allowed */
+void di_access_log_close(di_access_log *log); /* writes what waits; NULL is allowed */
 
 /* Opens the path again, after it was moved away. With an error the old file goes on. */
 bool di_access_log_reopen(di_access_log *log, di_error *err);
@@ -30,5 +31,8 @@ typedef struct di_access_entry {
 } di_access_entry;
 
 void di_access_log_write(di_access_log *log, const di_access_entry *e);
+
+/* Lines that could not be written. */
+size_t di_access_log_lost(const di_access_log *log);
 
 #endif

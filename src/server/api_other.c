@@ -267,6 +267,7 @@ void di_serve_metrics(di_exchange *x) {
         di_response_store_usage(s->stored, &count, &bytes);
         di_metrics_stored(s->metrics, count, bytes, atomic_load(&s->num_background));
     }
+    di_metrics_log_lost(s->metrics, di_access_log_lost(s->log));
     di_metrics_journal(s->metrics, di_quota_healthy(s->quota, NULL));
     if (!di_metrics_write(s->metrics, &text, &err)) {
         di_buffer_free(&text);

@@ -196,6 +196,10 @@ void di_metrics_journal(di_metrics *m, bool fine) {
     atomic_store_explicit(&m->journal_broken, !fine, memory_order_relaxed);
 }
 
+void di_metrics_log_lost(di_metrics *m, size_t lines) {
+    atomic_store_explicit(&m->log_lost, lines, memory_order_relaxed);
+}
+
 void di_metrics_stored(di_metrics *m, size_t count, size_t bytes, int background) {
     atomic_store_explicit(&m->background, background, memory_order_relaxed);
     atomic_store_explicit(&m->stored, count, memory_order_relaxed);

@@ -128,6 +128,9 @@ void di_metrics_engine(di_metrics *m, const di_engine_stats *stats, const di_ste
 /* Whether the journal of quotas could be written last time; fine until told otherwise. */
 void di_metrics_journal(di_metrics *m, bool fine);
 
+/* Lines of the access log that were lost so far. */
+void di_metrics_log_lost(di_metrics *m, size_t lines);
+
 /* Responses that are kept now. */
 void di_metrics_stored(di_metrics *m, size_t count, size_t bytes, int background);
 

@@ -50,7 +50,7 @@ struct di_metrics {
     atomic_int_least64_t connections, in_flight;
     atomic_bool journal_broken;
     di_counter long_requests;
-    atomic_size_t stored, stored_bytes;
+    atomic_size_t stored, stored_bytes, log_lost;
     atomic_int background;
     di_histogram request_read, answer_wait;
     di_counter events[DI_NUM_EVENTS];

@@ -279,6 +279,9 @@ static void write_http(writer *w) {
     counter(w, "deepinfer:long_requests_total",
             "Requests that were so long that a thread of its own read them.",
             load(&m->long_requests));
+    counter(w, "deepinfer:access_log_lost_total",
+            "Lines of the access log that could not be written.",
+            atomic_load((atomic_size_t *)&m->log_lost));
     gauge(w, "deepinfer:quota_journal_ok",
           "1: the quotas of a day can be written down; 0: requests of keys that have one get 503.",
           atomic_load((atomic_bool *)&m->journal_broken) ? 0 : 1);

@@ -1,9 +1,11 @@
 """The server as a service: what it refuses to start with, keys and limits over HTTP, logs, reload,
 drain, fields and errors of every endpoint."""
 
+import http.client
 import json
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -197,6 +199,61 @@ def test_access_log_tells_all_but_the_prompt(folder):
     assert lines[1]["status"] == 404 and lines[1]["path"] == "/nothing"
     assert "secret" not in moved.read_text()
     assert json.loads(log.read_text())["path"] == "/health"
+
+
+def lost(server):
+    text = server.request("GET", "/metrics")[2].decode()
+    return int(float(re.search(r"^deepinfer:access_log_lost_total\S* (\S+)", text, re.M)[1]))
+
+
+@test
+def test_a_log_that_nobody_reads_holds_nobody_up(folder):
+    """Standard output is a pipe whose reader has stopped."""
+    reader, writer = os.pipe()
+    with demo("--access-log", "-", stdout=writer) as s:
+        os.close(writer)
+        slowest, count = 0, 0
+        c = http.client.HTTPConnection(s.host, s.port, timeout=PATIENCE)
+        while lost(s) == 0:  # the pipe and then what may wait are full
+            for _ in range(200):
+                began = time.monotonic()
+                c.request("GET", "/health", None, {"X-Request-Id": f"{count:0128d}"})
+                assert c.getresponse().read()
+                slowest, count = max(slowest, time.monotonic() - began), count + 1
+            assert count < 100000
+        # read again it goes on, whole lines and in order
+        data, told = b"", set()
+        deadline = time.monotonic() + PATIENCE
+        while "after" not in told:
+            assert time.monotonic() < deadline
+            s.request("GET", "/health", None, {"X-Request-Id": "after"})
+            while select.select([reader], [], [], 0.05)[0]:
+                data += os.read(reader, 1 << 16)
+            told = {json.loads(line)["request_id"] for line in data.splitlines()[-3:]}
+        lines = [json.loads(line) for line in data.splitlines()]
+        numbers = [int(x["request_id"]) for x in lines if x["request_id"].isdigit()]
+        assert numbers == list(range(len(numbers))) and len(numbers) < count, (len(numbers), count)
+        print(f"# {len(numbers)} of {count} lines, slowest answer {slowest * 1e3:.1f} ms")
+        # full again, it does not hold up the end either
+        while select.select([reader], [], [], 0.05)[0]:
+            os.read(reader, 1 << 16)
+        for _ in range(1500):
+            c.request("GET", "/health", None, {"X-Request-Id": "1" * 128})
+            c.getresponse().read()
+        began = time.monotonic()
+    assert time.monotonic() - began < 30
+    os.close(reader)
+
+
+@test
+def test_a_log_that_cannot_be_written_is_told_once(folder):
+    with demo("--access-log", "/dev/full") as s:
+        for _ in range(20):
+            assert s.get("/health")[0] == 200
+        while lost(s) < 20:
+            time.sleep(0.01)
+    told = [line for line in s.err.splitlines() if "access log" in line]
+    assert len(told) == 1 and "/dev/full" in told[0] and "No space left" in told[0], s.err
 
 
 @test

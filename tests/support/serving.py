@@ -25,8 +25,8 @@ class Server:
     """A running server; `with` ends it and looks at how it ended."""
 
     def __init__(self, words, **more):
-        self.process = subprocess.Popen([str(w) for w in words], stdout=subprocess.PIPE,
-                                        stderr=subprocess.PIPE, env=environment(), text=True, **more)
+        self.process = subprocess.Popen([str(w) for w in words], stderr=subprocess.PIPE, text=True,
+                                        env=environment(), **{"stdout": subprocess.PIPE, **more})
         self.address = None
 
     def wait_for(self, stream, mark):
