@@ -218,9 +218,13 @@ bool di_quota_flush(di_quota *q, di_error *err) {
     }
     pthread_mutex_lock(&q->flushing);
     pthread_mutex_lock(&q->lock);
+    int before = q->journal.fd;
     bool ok = flush_lines(q, &why);
     di_journal same = q->journal; /* nobody else replaces it while `flushing` is held */
     pthread_mutex_unlock(&q->lock);
+    if (same.fd != before) {
+        di_journal_sync_name(&same);
+    }
     if (ok && !di_journal_sync(&same, &why)) {
         ok = false;
         pthread_mutex_lock(&q->lock);

@@ -365,8 +365,8 @@ static bool copy_rest(const di_journal *j, int64_t from, di_journal *fresh, di_e
     return true;
 }
 
-/* So that the new name survives a power failure; where folders cannot be synced, it does not. */
-static void sync_folder(const char *path) {
+void di_journal_sync_name(const di_journal *j) {
+    const char *path = j->path;
     const char *slash = strrchr(path, '/');
     char *folder = slash ? di_strndup(path, (size_t)(slash - path) + 1) : di_strdup(".");
     int fd = folder ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
@@ -392,6 +392,5 @@ bool di_journal_replace(di_journal *j, int64_t from, di_journal *fresh, di_error
     j->size = fresh->size;
     di_free(fresh->path);
     *fresh = (di_journal){.fd = -1};
-    sync_folder(j->path);
     return true;
 }

@@ -55,6 +55,10 @@ bool di_journal_prepare(const di_journal *j, const char *lines, size_t size, di_
  * failure `j` goes on, and `fresh` is gone. */
 bool di_journal_replace(di_journal *j, int64_t from, di_journal *fresh, di_error *err);
 
+/* So that the new name survives a power failure; where folders cannot be synced, it does not. Waits
+ * for the disk. */
+void di_journal_sync_name(const di_journal *j);
+
 /* Takes a prepared file away again. */
 void di_journal_discard(di_journal *fresh);
 
