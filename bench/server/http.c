@@ -11,9 +11,11 @@
  * engine takes nothing. The client's view counts from the time at which a request was to begin; how
  * late the load maker itself was with it stands beside, and so does the server's own part, from its
  * histograms: reading (end of the body to acceptance), and waiting (something to tell to taken by
- * the connection). On a machine that others use each pair is one look; the best of them is the
- * judge. */
+ * the connection). Both hold what the machine added; how long the server's threads, ready to run,
+ * waited for a core, and how long they ran, is the kernel's own count of them. On a machine that
+ * others use each pair is one look; the best of them is the judge. */
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -44,6 +46,7 @@ typedef struct client {
 
 typedef struct load {
     struct sockaddr_in address;
+    pid_t server; /* 0: one that we did not start */
     bool stream;
     double seconds, rate; /* rate 0: as fast as answers come */
     char request[1024];
@@ -304,6 +307,43 @@ static double share_of(const histogram *h, double p) {
     return 0;
 }
 
+/* Seconds that all threads of the server have run, and been ready without a core. */
+typedef struct core_times {
+    double ran, waited;
+} core_times;
+
+static core_times read_core_times(pid_t pid) {
+    char path[512];
+    core_times t = {0, 0};
+    snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+    DIR *tasks = pid ? opendir(path) : NULL;
+    for (struct dirent *d; tasks && (d = readdir(tasks)) != NULL;) {
+        double ran, waited;
+        snprintf(path, sizeof path, "/proc/%d/task/%.32s/schedstat", (int)pid, d->d_name);
+        FILE *f = d->d_name[0] == '.' ? NULL : fopen(path, "re");
+        if (f && fscanf(f, "%lf %lf", &ran, &waited) == 2) {
+            t.ran += ran * 1e-9;
+            t.waited += waited * 1e-9;
+        }
+        if (f) {
+            fclose(f);
+        }
+    }
+    if (tasks) {
+        closedir(tasks);
+    }
+    return t;
+}
+
+static void print_core_times(core_times before, core_times after, double seconds, long requests) {
+    double ran = after.ran - before.ran, waited = after.waited - before.waited;
+    printf(
+        "    server: its threads ran %.3f and waited for a core %.3f ms a request, %.0f and %.0f "
+        "%% of the time\n",
+        ran / (double)requests * 1e3, waited / (double)requests * 1e3, ran / seconds * 100,
+        waited / seconds * 100);
+}
+
 /* ---- measuring --------------------------------------------------------------------------------*/
 
 static void print_shares(const char *name, double p50, double p99, double p999) {
@@ -328,8 +368,10 @@ static double measure(load *l, const char *name, bool times) {
         add_histogram(&reading, before, read_name, -1);
         add_histogram(&waiting, before, wait_name, -1);
     }
+    core_times begun = read_core_times(l->server);
     double seconds = run(l), rate = (double)l->requests / seconds;
     printf("%-22s %9.0f requests/s %10.0f events/s\n", name, rate, (double)l->events / seconds);
+    core_times ended = read_core_times(l->server);
     if (times) {
         const char *after = read_metrics(l);
         add_histogram(&reading, after, read_name, 1);
@@ -339,6 +381,9 @@ static double measure(load *l, const char *name, bool times) {
         print_times("of it the load maker's own lateness", l->late, l->num_times);
         print_histogram("server: reading a request", &reading);
         print_histogram("server: something to tell, until taken", &waiting);
+        if (l->server && ended.ran > begun.ran) {
+            print_core_times(begun, ended, seconds, l->requests);
+        }
     }
     fflush(stdout);
     return rate;
@@ -422,7 +467,7 @@ int main(int argc, char **argv) {
     if (against) {
         snprintf(address, sizeof address, "%s", argv[2]);
     } else {
-        server = start_server(address, sizeof address);
+        server = l.server = start_server(address, sizeof address);
         print_memory(server, "idle");
     }
     set_address(&l, address);
