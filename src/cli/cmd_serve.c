@@ -19,9 +19,14 @@ enum { DEFAULT_QUEUE = 1024, DEFAULT_DRAIN_SECONDS = 300, MOST_NAMES = 64 };
 /* The names between the commas, in one piece of memory. */
 static bool split_names(char *text, const char **names, size_t *count, di_error *err) {
     for (char *rest = text, *name; (name = strsep(&rest, ",")) != NULL;) {
-        if (!*name || *count == MOST_NAMES) {
+        bool twice = false;
+        for (size_t i = 0; i < *count; i++) {
+            twice = twice || strcmp(names[i], name) == 0;
+        }
+        if (!*name || twice || *count == MOST_NAMES) {
             return di_fail(err, DI_ERR_ARGUMENT,
-                           "--served-model-name: names 1 to %d, none of them empty, are needed",
+                           "--served-model-name: 1 to %d names, none of them empty or twice, are "
+                           "needed",
                            MOST_NAMES);
         }
         names[(*count)++] = name;
@@ -101,7 +106,14 @@ static void serve(di_server *s, const sigset_t *set, double drain_seconds) {
         }
     }
     di_server_drain(s);
-    fprintf(stderr, "deepinfer: ending; %d answers under way\n", di_server_running(s));
+    int running = di_server_running(s);
+    if (running > 0) {
+        fprintf(stderr,
+                "deepinfer: ending; %d answer%s under way, which a second signal cuts off\n",
+                running, running == 1 ? "" : "s");
+    } else {
+        fprintf(stderr, "deepinfer: ending\n");
+    }
     double until = di_now() + drain_seconds;
     while (di_server_running(s) > 0 && di_now() < until) {
         got = wait_signal(set, 0.05);
@@ -115,7 +127,9 @@ static void serve(di_server *s, const sigset_t *set, double drain_seconds) {
 
 static bool run(const di_options *o, const di_server_options *options, const sigset_t *set,
                 di_error *err) {
-    di_engine *engine = di_cli_open_engine(o, di_cli_max_num_seqs(o), DEFAULT_QUEUE, err);
+    di_engine *engine = di_server_check(options, err)
+                            ? di_cli_open_engine(o, di_cli_max_num_seqs(o), DEFAULT_QUEUE, err)
+                            : NULL;
     di_answerer answerer = {0};
     di_server *s = NULL;
     bool ok = engine && di_answerer_open(&answerer, engine, err) &&

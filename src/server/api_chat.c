@@ -88,8 +88,10 @@ static bool spread_kwargs(di_pool *pool, di_value *body, di_error *err) {
 
 bool di_prepare_body(di_exchange *x, di_pool *pool, di_field_set set, di_value *body,
                      di_error *err) {
-    return di_value_parse_once(pool, x->body.data ? x->body.data : "", x->body.size,
-                               DI_VALUE_MAX_DEPTH, body, err) &&
+    if (x->body.size == 0) {
+        return di_fail(err, DI_ERR_FORMAT, "the body is empty, a JSON object expected");
+    }
+    return di_value_parse_once(pool, x->body.data, x->body.size, DI_VALUE_MAX_DEPTH, body, err) &&
            di_fields_check(body, set, err);
 }
 

@@ -581,7 +581,7 @@ static bool open_tls(di_http *h, const di_server_options *o, di_error *err) {
     }
     if (MHD_is_feature_supported(MHD_FEATURE_TLS) != MHD_YES) {
         return di_fail(err, DI_ERR_UNSUPPORTED,
-                       "tls_cert is given, but this libmicrohttpd was built without TLS");
+                       "--tls-cert is given, but this libmicrohttpd was built without TLS");
     }
     h->tls = di_tls_open(o->tls_cert, o->tls_key, err);
     return h->tls != NULL;

@@ -16,6 +16,7 @@
 #include "server/peers.h"
 #include "server/readers.h"
 #include "server/response_store.h"
+#include "server/tls.h"
 
 enum { SPARE_FILES = 64, STOP_SECONDS = 10 };
 
@@ -93,9 +94,10 @@ static bool make_room(const di_server_options *o, di_error *err) {
         return true;
     }
     if (files.rlim_max < wanted) {
-        return di_fail(err, DI_ERR_ARGUMENT,
-                       "max_connections is %d, but the system allows this process %llu open files",
-                       o->max_connections, (unsigned long long)files.rlim_max);
+        return di_fail(
+            err, DI_ERR_ARGUMENT,
+            "--max-connections is %d, but the system allows this process %llu open files",
+            o->max_connections, (unsigned long long)files.rlim_max);
     }
     files.rlim_cur = wanted;
     return setrlimit(RLIMIT_NOFILE, &files) == 0 || di_fail_errno(err, "open files");
@@ -104,19 +106,26 @@ static bool make_room(const di_server_options *o, di_error *err) {
 static bool check_access(const di_server *s, bool loopback, di_error *err) {
     return loopback || di_keys_required(s->keys) || s->options.insecure_no_auth ||
            di_fail(err, DI_ERR_ARGUMENT,
-                   "host is %s, which others can reach, and there is no key file: give one, or say "
-                   "that everybody may use the server (--insecure-no-auth)",
+                   "--host is %s, which others can reach, and there is no key file: give one "
+                   "(--api-key-file), or say that everybody may use the server "
+                   "(--insecure-no-auth)",
                    s->options.host);
+}
+
+/* The socket, if it may listen there; else -1. */
+static int listen_to(di_server *s, bool *loopback, di_error *err) {
+    int fd = di_http_listen(s, loopback, err);
+    if (fd >= 0 && !check_access(s, *loopback, err)) {
+        close(fd);
+        fd = -1;
+    }
+    return fd;
 }
 
 static bool start_http(di_server *s, di_error *err) {
     bool loopback;
-    int fd = di_http_listen(s, &loopback, err);
+    int fd = listen_to(s, &loopback, err);
     if (fd < 0) {
-        return false;
-    }
-    if (!check_access(s, loopback, err)) {
-        close(fd);
         return false;
     }
     bool check_host = loopback && !di_keys_required(s->keys) && !s->options.insecure_no_auth;
@@ -124,11 +133,16 @@ static bool start_http(di_server *s, di_error *err) {
     return s->http != NULL;
 }
 
-static bool start(di_server *s, di_error *err) {
+static bool open_files(di_server *s, di_error *err) {
     const di_server_options *o = &s->options;
     di_quota_options quota = {.journal = o->quota_journal};
-    if (!make_room(o, err) || !(s->log = di_access_log_open(o->access_log, err)) ||
-        !(s->keys = di_keys_open(o->key_file, err)) || !(s->quota = di_quota_open(&quota, err))) {
+    return make_room(o, err) && (s->log = di_access_log_open(o->access_log, err)) &&
+           (s->keys = di_keys_open(o->key_file, err)) && (s->quota = di_quota_open(&quota, err));
+}
+
+static bool start(di_server *s, di_error *err) {
+    const di_server_options *o = &s->options;
+    if (!open_files(s, err)) {
         return false;
     }
     s->metrics = di_metrics_create(o->models[0]);
@@ -150,8 +164,8 @@ static bool start(di_server *s, di_error *err) {
 
 static bool check_options(const di_server_options *o, di_error *err) {
     if (!o->tls_cert != !o->tls_key) {
-        return di_fail(err, DI_ERR_ARGUMENT, "%s is given without %s, TLS needs both",
-                       o->tls_cert ? "tls_cert" : "tls_key", o->tls_cert ? "tls_key" : "tls_cert");
+        return di_fail(err, DI_ERR_ARGUMENT, "--tls-%s is given without --tls-%s, TLS needs both",
+                       o->tls_cert ? "cert" : "key", o->tls_cert ? "key" : "cert");
     }
     if (o->num_models == 0) {
         return di_fail(err, DI_ERR_ARGUMENT, "the served model has no name");
@@ -159,14 +173,15 @@ static bool check_options(const di_server_options *o, di_error *err) {
     if (o->max_connections < 1 || o->threads < 1 || o->reader_threads < 0 ||
         o->max_header_bytes < 4096) {
         return di_fail(err, DI_ERR_ARGUMENT,
-                       "max_connections, threads and max_header_bytes are %d, %d and %zu, at least "
-                       "1, 1 and 4096 are needed",
+                       "--max-connections, --http-threads and --max-header are %d, %d and %zu, at "
+                       "least 1, 1 and 4096 are needed",
                        o->max_connections, o->threads, o->max_header_bytes);
     }
     return true;
 }
 
-di_server *di_server_start(const di_server_options *options, di_answerer *answerer, di_error *err) {
+/* One that has opened nothing yet. */
+static di_server *make_server(const di_server_options *options, di_error *err) {
     if (!check_options(options, err)) {
         return NULL;
     }
@@ -175,7 +190,6 @@ di_server *di_server_start(const di_server_options *options, di_answerer *answer
         di_fail(err, DI_ERR_NO_MEMORY, "no memory for the server");
         return NULL;
     }
-    s->answerer = *answerer;
     s->started = (uint64_t)time(NULL);
     snprintf(s->fingerprint, sizeof s->fingerprint, "fp_%.40s", di_git_revision());
     pthread_mutex_init(&s->live_lock, NULL);
@@ -188,7 +202,32 @@ di_server *di_server_start(const di_server_options *options, di_answerer *answer
     s->recipe.default_thinking = !options->no_thinking;
     s->recipe.models = s->models;
     s->recipe.model_count = s->options.num_models;
-    if (!start(s, err)) {
+    return s;
+}
+
+static bool check_tls(const di_server_options *o, di_error *err) {
+    di_tls *tls = o->tls_cert ? di_tls_open(o->tls_cert, o->tls_key, err) : NULL;
+    di_tls_close(tls);
+    return tls || !o->tls_cert;
+}
+
+bool di_server_check(const di_server_options *options, di_error *err) {
+    di_server *s = make_server(options, err);
+    bool ok = s && open_files(s, err) && check_tls(&s->options, err), loopback;
+    int fd = ok ? listen_to(s, &loopback, err) : -1;
+    if (fd >= 0) {
+        close(fd);
+    }
+    di_server_stop(s);
+    return fd >= 0;
+}
+
+di_server *di_server_start(const di_server_options *options, di_answerer *answerer, di_error *err) {
+    di_server *s = make_server(options, err);
+    if (s) {
+        s->answerer = *answerer;
+    }
+    if (s && !start(s, err)) {
         di_server_stop(s);
         return NULL;
     }

@@ -42,6 +42,10 @@ void di_server_options_init(di_server_options *o);
 
 typedef struct di_server di_server;
 
+/* Would it start? Opens its files and its address for a moment, so that a mistake is told before a
+ * model is loaded. */
+bool di_server_check(const di_server_options *options, di_error *err);
+
 /* Listens and answers until it is stopped. The answerer must outlive it. NULL with DI_ERR_ARGUMENT,
  * _IO, _FORMAT or _NO_MEMORY. */
 di_server *di_server_start(const di_server_options *options, di_answerer *answerer, di_error *err);

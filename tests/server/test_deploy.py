@@ -145,7 +145,7 @@ def test_the_server_speaks_tls_itself(folder):
         with Direct(s, context).connect() as c:
             c.sendall(raw_post(PATH, chat("Who wrote Dracula?", temperature=0)))
             assert b"Stoker" in read_response(c.makefile("rb"))[2]
-    for words, told in [(["--tls-cert", folder / "cert.pem"], "tls_key"),
+    for words, told in [(["--tls-cert", folder / "cert.pem"], "--tls-key"),
                         (["--tls-cert", folder / "cert.pem", "--tls-key", folder / "cert.pem"], "can be read by others"),
                         (["--tls-cert", folder / "key.pem", "--tls-key", folder / "key.pem"], "PEM"),
                         (["--tls-cert", folder / "none", "--tls-key", folder / "key.pem"], "none")]:

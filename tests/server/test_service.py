@@ -56,9 +56,25 @@ def test_what_it_cannot_start_with_is_told(folder):
                         (["--api-key-file", folder / "none"], "none"),
                         (["--access-log", folder / "no/such/log"], "no/such/log"),
                         (["--served-model-name", "a,,b"], "--served-model-name"),
+                        (["--served-model-name", "a,b,a"], "twice"),
+                        (["--quota-journal", "/dev/full"], "/dev/full"),
                         (["--max-header", "100"], "4096")]:
         r = deepinfer("serve", "-m", DEMO, "--port", 0, "-q", *words)
         assert r.status in (1, 2) and told in r.err and len(r.err.splitlines()) == 1, r
+
+
+@test
+def test_what_is_wrong_is_told_before_the_model_is_loaded(folder):
+    """A model takes minutes; here there is none, and the other mistake is told all the same."""
+    with scripted() as s:
+        for words, told in [(["--port", s.port], "in use"), (["--host", "0.0.0.0"], "--insecure-no-auth"),
+                            (["--api-key-file", folder / "none"], "none"),
+                            (["--access-log", folder / "no/log"], "no/log"),
+                            (["--quota-journal", folder / "no/journal"], "no/journal"),
+                            (["--tls-cert", folder / "cert.pem", "--tls-key", folder / "key.pem"], "key.pem")]:
+            (folder / "cert.pem").write_text("no PEM")
+            r = deepinfer("serve", "-m", folder / "no-model", *words)
+            assert r.status in (1, 2) and told in r.err and len(r.err.splitlines()) == 1, r
 
 
 @test
@@ -334,7 +350,7 @@ def test_prompt_text_never_becomes_a_control_token(folder):
 @test
 def test_bodies_that_are_wrong_are_400s_that_name_the_place(folder):
     deep = "[" * 100000
-    cases = [("", "line 1"), ("{", "line 1"), ("[]", "object"), ("nul", "line 1"),
+    cases = [("", "empty"), ("{", "line 1"), ("[]", "object"), ("nul", "line 1"),
              ('{"model": "%s", "messages": %s' % (MODEL, deep), "nest"),
              ('{"a": "\\ud800"}', "surrogate"), (b'{"a": "\xff"}', "UTF-8"),
              ('{"a": 1e999}', "1"), ('{"model": 5, "messages": []}', "model"),
