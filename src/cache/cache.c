@@ -122,6 +122,10 @@ di_cache *di_cache_create(const di_config *c, di_backend *be, const di_cache_opt
     return cache;
 }
 
+di_hash di_cache_salt(const di_cache *cache, const void *text, size_t size) {
+    return di_hasher_text(&cache->hasher, text, size);
+}
+
 void di_cache_destroy(di_cache *cache) {
     if (!cache) {
         return;

@@ -42,8 +42,12 @@ typedef struct di_hash {
     uint64_t low, high;
 } di_hash;
 
-/* A salt from a text, e.g. a tenant's name. */
+/* Of a text, the same in every process; not for what must not be guessed. */
 di_hash di_hash_text(const void *text, size_t size);
+
+/* A salt from a text, e.g. a tenant's name: keyed by this cache's secret, so that nobody can find a
+ * text that shares another's prefixes. Any thread. */
+di_hash di_cache_salt(const di_cache *cache, const void *text, size_t size);
 
 typedef struct di_cache_options {
     int num_blocks;       /* usable ones, >= 1 */

@@ -39,6 +39,10 @@ di_hash di_hasher_all(const di_hasher *h, di_hash salt, const int32_t *tokens, i
     return hash_bytes(h, parts, sizeof parts);
 }
 
+di_hash di_hasher_text(const di_hasher *h, const void *text, size_t size) {
+    return hash_bytes(h, text, size);
+}
+
 /* ---- the map ---- */
 
 bool di_prefix_map_create(di_prefix_map *m, const di_hash *keys, int count) {

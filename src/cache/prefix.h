@@ -1,9 +1,10 @@
 /* Names of prefixes: the hash of all tokens up to a block's end, and the map from it to the block.
  *
  * A block's hash is XXH3-128 of (the hash in front of it, its 128 token ids), the first one's that
- * of (salt, ids), keyed by a secret that each cache draws anew, so that nobody can prepare
- * collisions. With n published blocks the chance that any two different ones share a hash is about
- * n^2 / 2^129: 2^-91 for half a million. di_cache_options.compare_tokens takes away even that. */
+ * of (salt, ids), salts being of their texts; all keyed by a secret that each cache draws anew, so
+ * that nobody can prepare collisions. With n published blocks the chance that any two different
+ * ones share a hash is about n^2 / 2^129: 2^-91 for half a million. di_cache_options.compare_tokens
+ * takes away even that. */
 #ifndef DI_CACHE_PREFIX_H
 #define DI_CACHE_PREFIX_H
 
@@ -26,6 +27,9 @@ di_hash di_hasher_next(const di_hasher *h, di_hash previous, const int32_t *toke
 
 /* Of any number of tokens at once; not weakened by the mask. */
 di_hash di_hasher_all(const di_hasher *h, di_hash salt, const int32_t *tokens, int64_t n);
+
+/* Of a salt's text; not weakened by the mask. */
+di_hash di_hasher_text(const di_hasher *h, const void *text, size_t size);
 
 static inline bool di_hash_equal(di_hash a, di_hash b) {
     return a.low == b.low && a.high == b.high;

@@ -180,7 +180,7 @@ static bool read_params(const di_engine *e, const di_request_params *p, di_sampl
 /* ---- the request ------------------------------------------------------------------------------*/
 
 static di_hash salt_of(const di_engine *e, const char *salt) {
-    di_hash h = di_hash_text(salt ? salt : "", salt ? strlen(salt) : 0);
+    di_hash h = di_cache_salt(e->parts.cache, salt ? salt : "", salt ? strlen(salt) : 0);
     h.low ^= (uint64_t)e->replay_mode << 32 ^ (uint64_t)e->replay_keep;
     return h;
 }

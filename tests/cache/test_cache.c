@@ -407,6 +407,16 @@ static void test_a_hash_depends_on_each_token_and_on_all_in_front(void **state) 
     assert_false(di_hash_equal(plain, di_hasher_next(&h, other_salt, tokens)));
     assert_false(di_hash_equal(plain, di_hasher_next(&h, plain, tokens)));
     assert_false(di_hash_equal(di_hash_text("a", 1), di_hash_text("b", 1)));
+    di_hasher other;
+    assert_true(di_hasher_init(&other, &err));
+    for (size_t size = 0; size < 300; size += 7) { /* salts are keyed, whatever their length */
+        char text[300];
+        memset(text, 'x', sizeof text);
+        di_hash salt = di_hasher_text(&h, text, size);
+        assert_true(di_hash_equal(salt, di_hasher_text(&h, text, size)));
+        assert_false(di_hash_equal(salt, di_hasher_text(&other, text, size)));
+        assert_false(di_hash_equal(salt, di_hash_text(text, size)));
+    }
     for (int i = 0; i < DI_BLOCK_TOKENS; i++) {
         tokens[i] = 1;
         assert_false(di_hash_equal(plain, di_hasher_next(&h, no_salt, tokens)));
