@@ -44,6 +44,18 @@ def test_examples_give_what_the_page_shows(folder):
     assert count == page.count("```sh\ncurl") > 10, count
 
 
+@test
+def test_the_page_names_every_field_that_is_known(folder):
+    """All rows of the table of fields, those that are refused too."""
+    page, source = open(PAGE).read(), open("src/server/fields.c").read()
+    section = page[page.index("## Fields"):page.index("## Errors")]
+    words = " ".join(re.findall(r"`([^`\n]+)`", section))
+    names = re.findall(r'^    \{"(\w+)", [^{}]*\},$', source[:source.index("NUM_ROWS")], re.M)
+    assert len(names) > 90, len(names)
+    missing = [n for n in names if not re.search(rf"(?<!\w){n}(?!\w)", words)]
+    assert not missing, missing
+
+
 if __name__ == "__main__":
     if sys.argv[1:] == ["--write"]:
         text = open(PAGE).read()

@@ -115,6 +115,17 @@ def test_input_items_have_what_was_left_out(folder):
         assert len(only) == 1 and only[0].id == got[0].id.replace(r.id, first.id)
 
 
+@test
+def test_settings_are_told_back_as_they_are_in_force(folder):
+    with scripted() as s:
+        c = client(s)
+        r = c.responses.create(model=MODEL, input="@say x", reasoning=OFF, truncation="auto", temperature=0.3,
+                               extra_body={"presence_penalty": 0.3, "frequency_penalty": -1})
+        assert r.truncation == "disabled" and r.temperature == 0.3
+        assert (r.presence_penalty, r.frequency_penalty) == (0.3, -1)
+        refused(lambda: c.responses.create(model=MODEL, input="x", truncation="some"), 400, "truncation")
+
+
 # ---- background ---------------------------------------------------------------------------------
 
 

@@ -33,6 +33,16 @@ static void write_number(di_writer *w, const char *key, const di_value *body, do
                                                     : (double)value->integer);
 }
 
+/* As it was given, if it is in force: the recipe takes none. */
+static void write_penalty(di_writer *w, const char *key, const di_value *body, float in_force) {
+    if (in_force != 0) {
+        write_number(w, key, body, 0);
+    } else {
+        di_write_key(w, key);
+        di_write_real(w, 0);
+    }
+}
+
 static void write_reasoning_settings(di_writer *w, const di_value *body) {
     const di_value *reasoning = di_value_given(body, "reasoning");
     di_write_key(w, "reasoning");
@@ -201,8 +211,7 @@ static void write_settings(const di_answer *a, di_writer *w) {
     const di_value *body = &a->s.request->body;
     di_write_key(w, "parallel_tool_calls");
     di_write_bool(w, !a->s.request->parsing.single_call);
-    di_write_key(w, "presence_penalty");
-    di_write_real(w, 0);
+    write_penalty(w, "presence_penalty", body, a->s.request->inference.presence_penalty);
     di_write_key(w, "previous_response_id");
     if (a->s.previous.data) {
         di_write_string(w, a->s.previous);
@@ -270,8 +279,8 @@ static void write_tail(const di_answer *a, di_writer *w) {
 static void responses_response(const di_answer *a, di_writer *w) {
     write_head(a, w, status(a), a->ending != DI_ENDING_NONE);
     write_nulls(w, (const char *const[]){"error"}, 1);
-    di_write_key(w, "frequency_penalty");
-    di_write_real(w, 0);
+    write_penalty(w, "frequency_penalty", &a->s.request->body,
+                  a->s.request->inference.frequency_penalty);
     write_incomplete(a, w);
     write_limits(a, w);
     di_write_key(w, "output");
@@ -294,8 +303,8 @@ void di_responses_report(const di_answer *a, const char *state, const char *erro
     } else {
         di_write_null(w);
     }
-    di_write_key(w, "frequency_penalty");
-    di_write_real(w, 0);
+    write_penalty(w, "frequency_penalty", &a->s.request->body,
+                  a->s.request->inference.frequency_penalty);
     write_nulls(w, (const char *const[]){"incomplete_details"}, 1);
     write_limits(a, w);
     di_write_key(w, "output");

@@ -765,6 +765,15 @@ static bool read_logprobs(di_reading *x) {
     return true;
 }
 
+/* "auto" says what to do with a conversation that is too long; such a one is refused, as with
+ * "disabled". */
+static bool read_truncation(const di_reading *x) {
+    static const char *const words[] = {"disabled", "auto"};
+    int word = 0;
+    return !x->o->server ||
+           di_field_word(x->body, "", "truncation", DI_OPTIONAL, words, 2, &word, x->err);
+}
+
 static bool refuse_unsupported(const di_reading *x) {
     static const char *const fields[] = {"conversation", "prompt"};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
@@ -784,5 +793,5 @@ bool di_read_responses(di_reading *x) {
            di_field_string(x->body, "", "user", DI_OPTIONAL, &user, NULL, x->err) &&
            (!x->o->server || di_read_parallel(x, x->body, "", "parallel_tool_calls", true)) &&
            read_reasoning(x) && read_text(x) && read_tool_choice(x) && read_tools(x) &&
-           read_input(x) && refuse_unsupported(x);
+           read_input(x) && read_truncation(x) && refuse_unsupported(x);
 }
