@@ -26,12 +26,16 @@ static const char *header(void *context, const char *name) {
 }
 
 /* All of an exchange but its answer. */
-static void run(di_exchange *x, const char *path, const char *body) {
+static void ask(di_exchange *x, const char *method, const char *path, const char *body) {
     *x = (di_exchange){.header = header};
-    if (di_exchange_begin(x, server, "POST", path) && di_exchange_body(x, body, strlen(body))) {
+    if (di_exchange_begin(x, server, method, path) && di_exchange_body(x, body, strlen(body))) {
         di_exchange_run(x);
     }
     assert_true(x->reply.status != 0 || x->generation != NULL);
+}
+
+static void run(di_exchange *x, const char *path, const char *body) {
+    ask(x, "POST", path, body);
 }
 
 static void wait_over(di_generation *g) {
@@ -205,6 +209,86 @@ static void test_memory_may_be_short_at_any_moment(void **state) {
     }
 }
 
+/* Of a request that needs no engine. */
+static int status_of(const char *method, const char *path) {
+    di_exchange x;
+    ask(&x, method, path, "");
+    int status = x.reply.status;
+    di_exchange_free(&x);
+    return status;
+}
+
+/* A response in the background that was promised ends one way or the other, and can be asked for.
+ */
+static void test_a_promised_response_is_there_whatever_memory_there_was(void **state) {
+    (void)state;
+    static const char body[] = "{" MODEL ",\"background\":true,\"reasoning\":{\"effort\":\"none\"},"
+                               "\"input\":\"@say one two three\"}";
+    uint64_t count = 1;
+    int kept = 0, failed = 0;
+    for (uint64_t n = 0; n <= count; n++) {
+        di_exchange x;
+        char id[64] = "", path[128];
+        di_alloc_fail_at(n);
+        run(&x, "/v1/responses", body);
+        wait_rest();
+        uint64_t made = di_alloc_fail_at(0);
+        count = n == 0 ? made : count;
+        assert_null(x.generation);
+        assert_true(x.reply.status == 200 || (n > 0 && x.reply.status / 100 == 5));
+        if (x.reply.status == 200) {
+            assert_int_equal(sscanf(x.reply.body.data, "{\"id\":\"%63[^\"]", id), 1);
+            snprintf(path, sizeof path, "/v1/responses/%s", id);
+            di_exchange got;
+            ask(&got, "GET", path, "");
+            assert_int_equal(got.reply.status, 200);
+            bool whole = holds(&got.reply.body, "one two three");
+            assert_true(whole || holds(&got.reply.body, "\"status\":\"failed\""));
+            kept += whole;
+            failed += !whole;
+            di_exchange_free(&got);
+        }
+        di_exchange_free(&x);
+    }
+    assert_true(kept > 0 && (failed > 0 || count == 0)); /* 0: a build without faults */
+    assert_int_equal(atomic_load(&server->num_background), 0);
+}
+
+/* The same of what is asked about one. */
+static void test_questions_about_a_response_when_memory_is_short(void **state) {
+    (void)state;
+    static const struct {
+        const char *method, *behind;
+    } cases[] = {{"GET", ""}, {"GET", "/input_items"}, {"POST", "/cancel"}, {"DELETE", ""}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        uint64_t count = 1;
+        for (uint64_t n = 0; n <= count; n++) {
+            for (int hold = 0; hold < 2; hold++) {
+                di_exchange x;
+                char id[64] = "", path[128];
+                run(&x, "/v1/responses",
+                    hold ? "{" MODEL ",\"background\":true,\"input\":\"@hold\"}"
+                         : "{" MODEL ",\"background\":true,\"input\":\"@say one\"}");
+                assert_int_equal(sscanf(x.reply.body.data, "{\"id\":\"%63[^\"]", id), 1);
+                di_exchange_free(&x);
+                if (!hold) {
+                    wait_rest();
+                }
+                snprintf(path, sizeof path, "/v1/responses/%s%s", id, cases[i].behind);
+                di_alloc_fail_at(n);
+                int status = status_of(cases[i].method, path);
+                uint64_t made = di_alloc_fail_at(0);
+                count = n == 0 && made > count ? made : count;
+                assert_true(status == 200 || (n > 0 && status / 100 == 5));
+                snprintf(path, sizeof path, "/v1/responses/%s/cancel", id);
+                status_of("POST", path);
+                wait_rest();
+            }
+        }
+    }
+    assert_int_equal(atomic_load(&server->num_background), 0);
+}
+
 static void test_stream_gives_what_was_put_in(void **state) {
     (void)state;
     di_stream s = {.limit = 100};
@@ -270,6 +354,7 @@ static int start(void **state) {
     o.num_models = 1;
     o.max_connections = 16;
     o.access_log = NULL;
+    o.response_store_bytes = 1 << 20;
     engine = di_scripted_open("models/demo", &script, &err);
     if (!engine) {
         return -1;
@@ -294,6 +379,8 @@ int main(void) {
         cmocka_unit_test(test_either_side_may_let_go_first),
         cmocka_unit_test(test_error_inside_a_stream_is_its_last_event),
         cmocka_unit_test(test_memory_may_be_short_at_any_moment),
+        cmocka_unit_test(test_a_promised_response_is_there_whatever_memory_there_was),
+        cmocka_unit_test(test_questions_about_a_response_when_memory_is_short),
         cmocka_unit_test(test_stream_gives_what_was_put_in),
         cmocka_unit_test(test_param_is_the_field_that_the_message_begins_with),
     };
