@@ -79,9 +79,10 @@ const di_command di_command_table[] = {
             "and reopens the "
             "access log.\n"
             "Try it:\n"
-            "curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' "
-            "-d '{\"model\": \"DeepSeek-V4.1-Flash\", \"messages\": [{\"role\": \"user\", "
-            "\"content\": \"Who wrote Dracula?\"}], \"thinking\": {\"type\": \"disabled\"}}'",
+            "    curl http://127.0.0.1:8000/v1/chat/completions \\\n"
+            "      -H 'Content-Type: application/json' -d '{\n"
+            "        \"model\": \"DeepSeek-V4.1-Flash\", \"thinking\": {\"type\": \"disabled\"},\n"
+            "        \"messages\": [{\"role\": \"user\", \"content\": \"Who wrote Dracula?\"}]}'",
         .example = "deepinfer serve -m models/demo --port 8000",
         .required = {DI_OPT_MODEL},
         .num_required = 1,

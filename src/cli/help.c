@@ -6,10 +6,20 @@
 
 enum { WIDTH = 80, HELP_INDENT = 6, NAME_WIDTH = 14 };
 
-/* Prints words at `indent`, breaking lines before WIDTH; '\n' begins a paragraph. */
+/* Prints words at `indent`, breaking lines before WIDTH; '\n' begins a paragraph. A line that
+ * begins with a blank is printed as it is, to be copied, and the next one such follows at once. */
 static void print_wrapped(FILE *out, const char *text, int indent) {
     while (*text) {
         int column = indent;
+        if (*text == ' ') {
+            size_t size = strcspn(text, "\n");
+            fprintf(out, "%.*s\n", (int)size, text);
+            text += size + (text[size] == '\n');
+            if (*text && *text != ' ') {
+                fputc('\n', out);
+            }
+            continue;
+        }
         fprintf(out, "%*s", indent, "");
         while (*text && *text != '\n') {
             int length = (int)strcspn(text, " \n");
@@ -239,9 +249,10 @@ void di_help_markdown(FILE *out) {
         print_synopsis(out, command);
         fprintf(out, "\n\n%c%s.\n", toupper((unsigned char)command->summary[0]),
                 command->summary + 1);
-        for (const char *p = command->details; *p;) {
+        for (const char *p = command->details, *before = ""; *p;) {
             int length = (int)strcspn(p, "\n");
-            fprintf(out, "\n%.*s\n", length, p);
+            fprintf(out, "%s%.*s\n", *p == ' ' && *before == ' ' ? "" : "\n", length, p);
+            before = p;
             p += length + (p[length] == '\n');
         }
         fprintf(out, "\nExample: `%s`\n", command->example);

@@ -18,7 +18,7 @@ static void print_text(FILE *out, const char *text, const char *end) {
         } else if (*c == '-') {
             fputs("\\-", out);
         } else if (*c == '\n') {
-            fputs("\n.PP\n", out);
+            fputs(c[1] == ' ' ? "\n" : "\n.PP\n", out); /* a line with a blank is not filled */
         } else {
             fputc(*c, out);
         }

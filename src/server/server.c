@@ -264,8 +264,10 @@ int di_server_running(di_server *s) {
 
 bool di_server_reload(di_server *s, di_error *err) {
     di_error wrong[3] = {0};
-    bool ok = di_keys_reload(s->keys, NULL, &wrong[0]) & di_access_log_reopen(s->log, &wrong[1]) &
-              di_http_reload(s->http, &wrong[2]);
+    const bool done[] = {di_keys_reload(s->keys, NULL, &wrong[0]),
+                         di_access_log_reopen(s->log, &wrong[1]),
+                         di_http_reload(s->http, &wrong[2])};
+    bool ok = done[0] && done[1] && done[2];
     char text[DI_ERROR_MESSAGE_BYTES] = "";
     for (int i = 0; i < 3; i++) {
         size_t used = strlen(text);

@@ -12,7 +12,7 @@ import sys
 import time
 
 sys.path[:0] = ["tests/support"]
-from cli import DEMO, PATIENCE, PROGRAM, deepinfer, main, test  # noqa: E402
+from cli import DEMO, PATIENCE, PROGRAM, Skip, deepinfer, main, succeeds, test  # noqa: E402
 from serving import (MODEL, chat, demo, events, raw_post, read_response, scripted,  # noqa: E402
                      stream_text)
 
@@ -101,6 +101,18 @@ def test_the_scripted_server_ends_with_whoever_started_it(folder):
     while os.path.exists(f"/proc/{pid}") and open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[0] != "Z":
         assert time.monotonic() < deadline, "it stays behind"
         time.sleep(0.01)
+
+
+@test
+def test_the_help_can_be_copied(folder):
+    if subprocess.run("command -v curl", shell=True, capture_output=True).returncode:
+        raise Skip("no curl here")
+    text = succeeds(deepinfer("help", "serve")).out
+    command = text[text.index("    curl"):text.index("\n\noptions:")]
+    with demo() as s:
+        r = subprocess.run(command.replace("127.0.0.1:8000", s.address) + " -s", shell=True, capture_output=True,
+                           text=True)
+        assert json.loads(r.stdout)["choices"][0]["message"]["content"], (command, r)
 
 
 # ---- keys ---------------------------------------------------------------------------------------
