@@ -585,8 +585,17 @@ static uint32_t plain_state(di_schema *s, uint32_t state) {
     return x.plain;
 }
 
-/* Where no declared name and no pattern is possible any more and all others are; of values that are
- * kept, each of which ends differently; and of kept names, which do so, too. */
+/* Whether names must match the one pattern that there is, for no other may come. */
+static bool all_match_pattern(const object_table *o) {
+    bool matching = false, other = false;
+    for (uint32_t i = 0; i < o->num_extras; i++) {
+        *(o->extras[i].matches ? &matching : &other) |= o->extras[i].possible;
+    }
+    return o->num_patterns == 1 && o->settled && matching && !other;
+}
+
+/* Where no declared name is possible any more, and no pattern and all others, or the pattern alone;
+ * of values that are kept, each of which ends differently; and of kept names, which do so, too. */
 bool schema_key_text(void *schema, uint32_t a, uint32_t b, uint32_t c, di_term *text,
                      uint32_t *tag) {
     di_schema *s = schema;
@@ -600,15 +609,16 @@ bool schema_key_text(void *schema, uint32_t a, uint32_t b, uint32_t c, di_term *
     key_state x = s->keys[b];
     const object_table *o = &s->objects[x.table];
     bool is_text = x.node == UINT32_MAX && o->num_patterns == 0 && o->any_extra;
-    *tag = x.kept ? DI_NO_TAG : o->num_names;
-    if (text && is_text) {
-        *text = x.allowed;
+    bool is_pattern = x.node == UINT32_MAX && x.allowed == DI_TERM_TEXT && all_match_pattern(o);
+    *tag = x.kept ? DI_NO_TAG : o->num_names + is_pattern;
+    if (text && (is_text || is_pattern)) {
+        *text = is_text ? x.allowed : x.patterns[0];
     } else if (text && x.kept) {
         x.kept = false;
         x.text = 0;
         *text = key_term(s, a == UINT32_MAX ? a : plain_state(s, a), &x);
     }
-    return is_text || *tag == DI_NO_TAG;
+    return is_text || is_pattern || *tag == DI_NO_TAG;
 }
 
 /* ---- terms ---- */

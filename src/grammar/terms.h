@@ -206,16 +206,21 @@ bool di_term_alive(di_terms *t, di_term x);
 
 /* The derivative of a regular term; NONE if nothing can follow. */
 di_term di_term_step_slow(di_terms *t, di_term x, uint8_t byte);
-static inline di_term di_term_step(di_terms *t, di_term x, uint8_t byte) {
-    const di_term_row *row = t->nodes[x].row;
+/* The same for one that looks at many bytes of x and has its row, which may be NULL, at hand. */
+static inline di_term di_term_step_by(di_terms *t, di_term x, const di_term_row *row,
+                                      uint8_t byte) {
     if (row) {
         di_term y = row->to[row->map->of[byte]];
-        if (y != UINT32_MAX &&
-            !((t->nodes[y].flags & (DI_TERM_INEXACT | DI_TERM_LIVE)) == DI_TERM_INEXACT)) {
+        if (y == DI_TERM_NONE ||
+            (y != UINT32_MAX &&
+             (t->nodes[y].flags & (DI_TERM_INEXACT | DI_TERM_LIVE)) != DI_TERM_INEXACT)) {
             return y;
         }
     }
     return di_term_step_slow(t, x, byte);
+}
+static inline di_term di_term_step(di_terms *t, di_term x, uint8_t byte) {
+    return di_term_step_by(t, x, t->nodes[x].row, byte);
 }
 
 /* Forgets all rows: they are made again when they are needed. */

@@ -404,59 +404,74 @@ static bool settle_subtree(walk *w, uint32_t node, di_term x, bool pure) {
     return true;
 }
 
+/* The terms on the way to a node of the trie, by depth. */
+typedef struct way {
+    di_term path[DI_VOCAB_MAX_TOKEN_BYTES + 1], beside[DI_VOCAB_MAX_TOKEN_BYTES + 1]; /* base's */
+    const di_term_row *rows[DI_VOCAB_MAX_TOKEN_BYTES + 1]; /* of the path's */
+    di_term behind[DI_VOCAB_MAX_TOKEN_BYTES + 1];          /* the character that the path ends in */
+    bool pure[DI_VOCAB_MAX_TOKEN_BYTES + 1];
+} way;
+
+/* A node to which y leads: whether what lies below is to be looked at. */
+static bool enter_node(walk *w, way *a, uint32_t i, di_term y) {
+    const di_trie_node *n = &w->trie->nodes[i];
+    unsigned d = n->depth;
+    bool begins = (n->byte & 0xC0) != 0x80;
+    a->path[d + 1] = y;
+    a->rows[d + 1] = w->t->nodes[y].row;
+    a->pure[d + 1] = a->pure[d] && (!begins || w->classes >> di_character_class(n->byte) & 1);
+    a->behind[d + 1] = n->lacks == 0 ? y
+                       : begins      ? behind_character(w, a->path[d], d == 0, n->byte)
+                                     : a->behind[d];
+    if (n->end > i + SMALL_SUBTREE && a->behind[d + 1] != DI_TERM_NONE &&
+        settle_subtree(w, i, a->behind[d + 1], a->pure[d + 1])) {
+        return false;
+    }
+    di_trie_allow(w->v, n, w->set->words);
+    return n->end == i + 1 || !di_term_nullable(w->t, y) ||
+           add_point(w, i, di_term_tag(w->t, y), false);
+}
+
+/* Whether the base does the same from a node on as y does. */
+static bool base_settles(walk *w, way *a, uint32_t i, di_term y) {
+    const di_trie_step *e = &w->trie->steps[i];
+    di_term z = a->beside[e->depth];
+    z = z == DI_TERM_NONE ? z : di_term_step(w->t, z, e->byte);
+    bool tagged;
+    uint32_t tag = DI_NO_TAG;
+    if (alike(w->t, y, z, &tagged, &tag)) {
+        keep_points(w, i, e->end, tagged, tag);
+        return true;
+    }
+    a->beside[e->depth + 1] = z;
+    if (y == DI_TERM_NONE) {
+        clear_subtree(w->trie, i, w->set->words);
+    }
+    return false;
+}
+
 /* Walks a whole trie along the derivatives of a term, and of its base as far as they differ. */
 static void walk_trie(walk *w, di_term x) {
-    const di_trie_node *nodes = w->trie->nodes;
-    di_term path[DI_VOCAB_MAX_TOKEN_BYTES + 1], beside[DI_VOCAB_MAX_TOKEN_BYTES + 1];
-    di_term behind[DI_VOCAB_MAX_TOKEN_BYTES + 1]; /* the character that the path ends in */
-    bool pure[DI_VOCAB_MAX_TOKEN_BYTES + 1];
-    path[0] = x;
-    beside[0] = w->base.term;
-    pure[0] = w->steady != DI_TERM_NONE;
+    const di_trie_step *steps = w->trie->steps;
+    way a;
+    a.path[0] = x;
+    a.rows[0] = di_term_make_row(w->t, x);
+    a.beside[0] = w->base.term;
+    a.pure[0] = w->steady != DI_TERM_NONE;
     for (uint32_t i = 0; i < w->trie->num_nodes && w->t->fault.code == DI_OK;) {
-        const di_trie_node *n = &nodes[i];
-        unsigned d = n->depth;
-        di_term y = di_term_step(w->t, path[d], n->byte);
+        unsigned d = steps[i].depth;
+        uint8_t byte = steps[i].byte;
+        if (!a.rows[d]) {
+            a.rows[d] = w->t->nodes[a.path[d]].row;
+        }
+        di_term y = di_term_step_by(w->t, a.path[d], a.rows[d], byte);
         w->walked++;
-        if (w->base.set) {
-            bool tagged;
-            uint32_t tag = DI_NO_TAG;
-            di_term z =
-                beside[d] == DI_TERM_NONE ? DI_TERM_NONE : di_term_step(w->t, beside[d], n->byte);
-            if (alike(w->t, y, z, &tagged, &tag)) {
-                if (!keep_points(w, i, n->end, tagged, tag)) {
-                    return;
-                }
-                i = n->end;
-                continue;
-            }
-            beside[d + 1] = z;
-            if (y == DI_TERM_NONE) {
-                clear_subtree(w->trie, i, w->set->words);
-            }
+        if ((w->base.set && base_settles(w, &a, i, y)) || y == DI_TERM_NONE ||
+            !enter_node(w, &a, i, y)) {
+            i = steps[i].end;
+        } else {
+            i++;
         }
-        if (y == DI_TERM_NONE) {
-            i = n->end;
-            continue;
-        }
-        path[d + 1] = y;
-        pure[d + 1] =
-            pure[d] && ((n->byte & 0xC0) == 0x80 || w->classes >> di_character_class(n->byte) & 1);
-        bool begins = (n->byte & 0xC0) != 0x80;
-        behind[d + 1] = n->lacks == 0 ? y
-                        : begins      ? behind_character(w, path[d], d == 0, n->byte)
-                                      : behind[d];
-        if (n->end > i + SMALL_SUBTREE && behind[d + 1] != DI_TERM_NONE &&
-            settle_subtree(w, i, behind[d + 1], pure[d + 1])) {
-            i = n->end;
-            continue;
-        }
-        di_trie_allow(w->v, n, w->set->words);
-        if (n->end > i + 1 && di_term_nullable(w->t, y) &&
-            !add_point(w, i, di_term_tag(w->t, y), false)) {
-            return;
-        }
-        i++;
     }
 }
 

@@ -147,11 +147,14 @@ static bool build_trie(di_vocab *v, di_trie *trie, const entry *entries, size_t 
 
 static bool index_trie(const di_vocab *v, di_trie *t, size_t num_tokens, di_error *err) {
     t->order = di_calloc(num_tokens + 1, sizeof *t->order);
-    if (!t->order) {
+    t->steps = di_calloc(t->num_nodes + 1u, sizeof *t->steps);
+    if (!t->order || !t->steps) {
         return di_fail(err, DI_ERR_NO_MEMORY, "no memory to index %u nodes", t->num_nodes);
     }
     uint32_t count = 0;
     for (uint32_t i = 0; i < t->num_nodes; i++) {
+        const di_trie_node *n = &t->nodes[i];
+        t->steps[i] = (di_trie_step){.end = n->end, .byte = n->byte, .depth = n->depth};
         t->nodes[i].before = count;
         for (int32_t token = t->nodes[i].token; token >= 0; token = v->same[token]) {
             t->order[count++] = token;
@@ -304,6 +307,7 @@ void di_vocab_destroy(di_vocab *v) {
     for (int t = 0; t < DI_NUM_TRIES; t++) {
         di_free(v->tries[t].nodes);
         di_free(v->tries[t].order);
+        di_free(v->tries[t].steps);
     }
     if (v->strings) {
         di_token_set_clear(v->strings);

@@ -39,8 +39,15 @@ typedef struct di_trie_node {
     bool twice;    /* more tokens have the bytes of `token` */
 } di_trie_node;
 
+/* What a walk asks of every node, most of which end it: apart, so that more fit into a cache. */
+typedef struct di_trie_step {
+    uint32_t end;
+    uint8_t byte, depth;
+} di_trie_step;
+
 typedef struct di_trie {
     di_trie_node *nodes; /* [num_nodes + 1], the last for its `before` alone */
+    di_trie_step *steps; /* [num_nodes] */
     uint32_t num_nodes;
     int32_t *order;      /* tokens in the order of their nodes */
     uint32_t first[257]; /* the node where tokens begin whose first byte is no less */
