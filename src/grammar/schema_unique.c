@@ -386,7 +386,7 @@ static uint32_t count_objects(di_schema *s, uint32_t table, uint32_t need, int d
         return need;
     }
     uint32_t n = s->objects[table].num_names, required = 0, product = 1;
-    bool exact;
+    bool exact = true;
     for (uint32_t i = 0; i < n; i++) {
         const object_name *name = &s->objects[table].names[i];
         if (name->required) {
@@ -416,7 +416,7 @@ static uint32_t count_arrays(di_schema *s, uint32_t table, uint32_t need, int de
         return a.low == 0 ? 1 : 0;
     }
     uint32_t product = 1;
-    bool exact;
+    bool exact = true;
     for (uint32_t i = 0; i < a.low && product < need && product > 0; i++) {
         demand d = i < a.num_prefix ? a.prefix[i] : a.rest;
         uint32_t count = count_values(s, d, need, &exact, depth + 1);
