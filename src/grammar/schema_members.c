@@ -317,28 +317,63 @@ static record values_at(di_schema *s, record avoid, record name) {
     return values;
 }
 
+/* A member counts for none of the demands that it could fulfil (bits), or for one, or for all: the
+ * e-th way, e from 0 to the number of demands and one more. False: it is none of its own. */
+static bool claim_of(uint32_t num_exists, uint32_t exists, uint32_t e, uint32_t *claim) {
+    *claim = e == 0 ? 0 : e <= num_exists ? exists & 1u << (e - 1) : exists;
+    return e == 0 || (*claim != 0 && (e <= num_exists || (*claim & (*claim - 1)) != 0));
+}
+
+/* What a member's value must be to count so. */
+static demand claimed(di_schema *s, uint32_t table, demand d, uint32_t claim) {
+    for (uint32_t k = 0; claim >> k && d != UINT32_MAX; k++) {
+        d = claim >> k & 1 ? schema_demand_and(s, d, s->objects[table].exists[k].value) : d;
+    }
+    return d;
+}
+
+/* Whether a declared name may come next and leaves a way to an object that need not be avoided, in
+ * one of the ways it can count; `test` says so of one. */
+typedef bool (*name_test)(di_schema *s, uint32_t next, record name, demand d);
+
+static bool some_way(di_schema *s, uint32_t state, uint32_t i, name_test test) {
+    const object_state x = s->object_states[state];
+    const object_table o = s->objects[x.table];
+    record name = name_record(s, &x, i);
+    uint32_t exists = o.names[i].exists & ~x.exists, claim;
+    for (uint32_t e = 0; e <= o.num_exists + 1; e++) {
+        if (!claim_of(o.num_exists, exists, e, &claim)) {
+            continue;
+        }
+        uint32_t next = after_name(s, state, i, claim);
+        demand d = claimed(s, x.table, o.names[i].value, claim);
+        if (next != UINT32_MAX && d != UINT32_MAX && test(s, next, name, d)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool value_or_other_differs(di_schema *s, uint32_t next, record name, demand d) {
+    record values = values_at(s, s->object_states[next].avoid, name);
+    return schema_inhabited_without(s, d, values) || value_differs(s, next, name, d);
+}
+
+static bool has_live_value(di_schema *s, uint32_t next, record name, demand d) {
+    return schema_inhabited_without(s, d, dead_values(s, next, name));
+}
+
 static bool search_difference(di_schema *s, uint32_t state) {
     const object_state x = s->object_states[state];
     if (!schema_may_search(s)) {
         return false;
     }
-    if (may_close(s, &x)) {
-        return true;
+    bool found = may_close(s, &x);
+    uint32_t num_names = x.extras ? 0 : s->objects[x.table].num_names;
+    for (uint32_t i = 0; i < num_names && !found && s->t->fault.code == DI_OK; i++) {
+        found = name_possible(s, state, i) && some_way(s, state, i, value_or_other_differs);
     }
-    uint32_t num_names = s->objects[x.table].num_names;
-    for (uint32_t i = x.extras ? num_names : 0; i < num_names && s->t->fault.code == DI_OK; i++) {
-        uint32_t next = name_possible(s, state, i) ? after_name(s, state, i, 0) : UINT32_MAX;
-        if (next == UINT32_MAX) {
-            continue;
-        }
-        record name = name_record(s, &x, i);
-        demand d = s->objects[x.table].names[i].value;
-        if (schema_inhabited_without(s, d, values_at(s, x.avoid, name)) ||
-            value_differs(s, next, name, d)) {
-            return true;
-        }
-    }
-    return false;
+    return found;
 }
 
 static bool can_differ(di_schema *s, uint32_t state) {
@@ -358,13 +393,8 @@ static bool name_allowed(di_schema *s, uint32_t state, uint32_t name) {
         return false;
     }
     const object_state x = s->object_states[state];
-    if (x.avoid == 0 || schema_object_roomy(s, x.table)) {
-        return true;
-    }
-    uint32_t next = after_name(s, state, name, 0);
-    return next != UINT32_MAX &&
-           schema_inhabited_without(s, s->objects[x.table].names[name].value,
-                                    dead_values(s, next, name_record(s, &x, name)));
+    return x.avoid == 0 || schema_object_roomy(s, x.table) ||
+           some_way(s, state, name, has_live_value);
 }
 
 /* Whether what is to be avoided keeps no name from coming. */
@@ -756,16 +786,12 @@ di_term schema_object_resume(di_schema *s, uint32_t id, uint32_t tag) {
     }
     exists &= ~x.exists;
     di_term result = DI_TERM_NONE;
-    /* It counts for none of the demands that it could fulfil, or for one, or for all. */
     for (uint32_t e = 0; e <= o.num_exists + 1; e++) {
-        uint32_t claim = e == 0 ? 0 : e <= o.num_exists ? exists & 1u << (e - 1) : exists;
-        if (e > 0 && (claim == 0 || (e > o.num_exists && (claim & (claim - 1)) == 0))) {
+        uint32_t claim;
+        if (!claim_of(o.num_exists, exists, e, &claim)) {
             continue;
         }
-        demand both = d;
-        for (uint32_t k = 0; k < o.num_exists && both != UINT32_MAX; k++) {
-            both = claim >> k & 1 ? schema_demand_and(s, both, o.exists[k].value) : both;
-        }
+        demand both = claimed(s, x.table, d, claim);
         uint32_t state = extra ? after_extra(s, id, claim) : after_name(s, id, tag, claim);
         result = di_term_alt2(s->t, result, value_then(s, both, state, name));
     }

@@ -271,8 +271,7 @@ static bool check_shape(di_schema *s, uint32_t at, keep_check *c) {
             if (!schema_object_demands(s, table, note_demand, c)) {
                 return false;
             }
-            const object_table *o = &s->objects[table];
-            if (!schema_object_roomy(s, table) && (o->extras_possible || o->num_exists > 0)) {
+            if (!schema_object_roomy(s, table) && s->objects[table].extras_possible) {
                 c->why = "is not enforced over objects that bound names which are not declared";
             }
         }

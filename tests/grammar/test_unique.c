@@ -93,6 +93,14 @@ static const domain domains[] = {
       {2, "{'k':'a','n':1}"},
       {3, "{'k':'a','n':2}"},
       {4, "null"}}},
+    {"{'type':'object','properties':{'a':{'enum':[1,2]},'b':{'enum':[1,3]}},'additionalProperties':"
+     "false,'not':{'patternProperties':{'^[ab]$':{'const':1}}}}",
+     false,
+     {{0, "{'a':2}"},
+      {1, "{'b':3}"},
+      {2, "{'a':1,'b':3}"},
+      {3, "{'a':2,'b':1}"},
+      {4, "{'a':2,'b':3}"}}},
     {"{'type':'object','properties':{'c':{'type':'object','properties':{'d':{'const':1}},"
      "'additionalProperties':false}},'additionalProperties':false}",
      false,
@@ -204,6 +212,10 @@ static const struct {
     {"{'type':'array','uniqueItems':true,'items':{'type':'object','properties':{'o':{'type':'object"
      "','properties':{'p':{'enum':[1,2]}},'required':['p'],'additionalProperties':false},'q':{"
      "'enum':['u']}},'required':['o'],'additionalProperties':false,'maxProperties':1}}",
+     false},
+    {"{'type':'array','uniqueItems':true,'items':{'type':'object','properties':{'a':{'enum':[1,2]},"
+     "'b':{'enum':[1,2]}},'additionalProperties':false,'not':{'patternProperties':{'^[ab]$':{"
+     "'const':1}}}}}",
      false},
     {"{'type':'array','uniqueItems':true,'contains':{'type':'integer'},'minContains':2,'maxItems':"
      "6}",
