@@ -47,13 +47,19 @@
     "(//" AUTHORITY PATH_ABEMPTY "|/(" PCHAR "+" PATH_ABEMPTY ")?|([" URI_CHARS "@]|" PERCENT      \
     ")+" PATH_ABEMPTY "|)" TAIL
 /* The same with characters beyond ASCII. */
-#define ICHARS                                                                                     \
-    "A-Za-z0-9._~!$&'()*+,;=\\-\\u00a0-\\ud7ff\\uf900-\\ufdcf\\ufdf0-\\uffef\\u{10000}-\\u{efffd}"
-#define IPCHAR "([" ICHARS ":@]|" PERCENT ")"
+#define PLANES                                                                                     \
+    "\\u{10000}-\\u{1fffd}\\u{20000}-\\u{2fffd}\\u{30000}-\\u{3fffd}\\u{40000}-\\u{4fffd}"         \
+    "\\u{50000}-\\u{5fffd}\\u{60000}-\\u{6fffd}\\u{70000}-\\u{7fffd}\\u{80000}-\\u{8fffd}"         \
+    "\\u{90000}-\\u{9fffd}\\u{a0000}-\\u{afffd}\\u{b0000}-\\u{bfffd}\\u{c0000}-\\u{cfffd}"         \
+    "\\u{d0000}-\\u{dfffd}\\u{e1000}-\\u{efffd}"
+#define ICHARS  "A-Za-z0-9._~!$&'()*+,;=\\-\\u00a0-\\ud7ff\\uf900-\\ufdcf\\ufdf0-\\uffef" PLANES
+#define PRIVATE "\\ue000-\\uf8ff\\u{f0000}-\\u{ffffd}\\u{100000}-\\u{10fffd}"
+#define IPCHAR  "([" ICHARS ":@]|" PERCENT ")"
 #define IAUTHORITY                                                                                 \
-    "((([" ICHARS ":]|" PERCENT ")*)@)?(\\[(" IPV6 ")\\]|([" ICHARS "]|" PERCENT ")*)(:\\d*)?"
+    "((([" ICHARS ":]|" PERCENT ")*)@)?(\\[(" IPV6 "|[vV][0-9A-Fa-f]+\\.[" URI_CHARS               \
+    ":]+)\\]|([" ICHARS "]|" PERCENT ")*)(:\\d*)?"
 #define IPATH "(/" IPCHAR "*)*"
-#define ITAIL "(\\?(" IPCHAR "|[/?])*)?(#(" IPCHAR "|[/?])*)?"
+#define ITAIL "(\\?(" IPCHAR "|[/?" PRIVATE "])*)?(#(" IPCHAR "|[/?])*)?"
 #define IRI   SCHEME "(//" IAUTHORITY IPATH "|/(" IPCHAR "+" IPATH ")?|" IPCHAR "+" IPATH "|)" ITAIL
 #define IRELATIVE                                                                                  \
     "(//" IAUTHORITY IPATH "|/(" IPCHAR "+" IPATH ")?|([" ICHARS "@]|" PERCENT ")+" IPATH "|"      \
