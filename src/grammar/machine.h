@@ -98,10 +98,12 @@ typedef struct di_machine {
     di_token_set *sets;
     size_t num_sets, cap_sets;
     uint32_t set_buckets[256];
-    size_t mask_bytes; /* of config masks and token sets */
-    uint64_t walked;   /* trie nodes looked at, ever */
+    size_t mask_bytes;    /* of config masks and token sets */
+    uint64_t walked;      /* trie nodes looked at, ever */
+    uint32_t token_bytes; /* of the tokens that terms are being made alike for */
     struct di_alike {
         di_term of, to;
+        uint32_t bytes;        /* for tokens of at most so many */
         bool retag;            /* ends with other tags than `to` */
     } alike[DI_MACHINE_ALIKE]; /* terms and what stands for them in masks, by term */
 } di_machine;

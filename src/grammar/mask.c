@@ -90,7 +90,7 @@ static di_term clamp(di_machine *m, di_term x, uint64_t slack, int depth, bool *
  */
 static di_term clamp_repeat(di_machine *m, di_term x, uint64_t slack, bool alone) {
     di_term_node n = m->terms.nodes[x];
-    uint32_t most = (uint32_t)m->vocab->max_bytes, low = n.b, high = n.c;
+    uint32_t most = m->token_bytes, low = n.b, high = n.c;
     if (di_term_nullable(&m->terms, n.a) || !di_term_regular(&m->terms, n.a)) {
         return x;
     }
@@ -155,24 +155,42 @@ static di_term clamp(di_machine *m, di_term x, uint64_t slack, int depth, bool *
     }
 }
 
-/* A term that allows the same tokens and ends at the same places in them, the same for many; what
- * was found is kept. *retag: x ends there with tags of its own. */
-static di_term representative(di_machine *m, di_term x, bool *retag) {
+/* How many of the lengths below are worth a try. Of texts of any characters most long tokens are
+ * allowed, so that it takes long to ask for them; of a repeated class few are. */
+static int worthwhile_lengths(const di_terms *t, di_term x) {
+    const di_term_node *n = &t->nodes[x];
+    const di_term_node *text = n->kind == DI_KIND_STRING ? &t->nodes[n->a] : n;
+    return text->kind != DI_KIND_REPEAT ? 3 : text->a == DI_TERM_CHAR ? 2 : 4;
+}
+
+/* A term that allows the same tokens of at most *bytes and ends at the same places in them, the
+ * same for many; what was found is kept. It allows longer tokens, too, if x does: there are few, so
+ * they are asked for one by one if that gives a term that more are like. *retag: x ends there with
+ * tags of its own. */
+static di_term representative(di_machine *m, di_term x, bool *retag, uint32_t *bytes) {
+    static const uint32_t lengths[] = {DI_VOCAB_MAX_TOKEN_BYTES, 24, 16, DI_VOCAB_LONG};
     struct di_alike *known = &m->alike[x % DI_MACHINE_ALIKE];
     if (known->of != x || x == DI_TERM_NONE) {
-        *known = (struct di_alike){.of = x, .to = x};
-        if (di_term_regular(&m->terms, x)) {
-            di_term to = clamp(m, x, 0, 12, &known->retag);
-            known->to = m->terms.fault.code == DI_OK ? to : x;
+        *known = (struct di_alike){.of = x, .to = x, .bytes = DI_VOCAB_MAX_TOKEN_BYTES};
+        int tries = di_term_regular(&m->terms, x) ? worthwhile_lengths(&m->terms, x) : 0;
+        for (int i = 0; i < tries && known->bytes == DI_VOCAB_MAX_TOKEN_BYTES; i++) {
+            bool tagged = false;
+            uint32_t longest = (uint32_t)m->vocab->max_bytes;
+            m->token_bytes = lengths[i] < longest ? lengths[i] : longest;
+            di_term to = clamp(m, x, 0, 12, &tagged);
+            if (m->terms.fault.code == DI_OK && to != known->to) {
+                *known = (struct di_alike){.of = x, .to = to, .bytes = lengths[i], .retag = tagged};
+            }
         }
     }
     *retag = known->retag;
+    *bytes = known->bytes < *bytes ? known->bytes : *bytes;
     return known->to;
 }
 
 /* Borrowed until the next call. */
-static const di_token_set *token_set(di_machine *m, di_term x, bool *retag) {
-    x = representative(m, x, retag);
+static const di_token_set *token_set(di_machine *m, di_term x, bool *retag, uint32_t *bytes) {
+    x = representative(m, x, retag, bytes);
     if (x == DI_TERM_JSON_STRING && m->vocab->strings) {
         return m->vocab->strings;
     }
@@ -232,9 +250,9 @@ static uint32_t tag_at(di_machine *m, di_term x, const di_token_point *p) {
     return di_term_tag(&m->terms, x);
 }
 
-static bool add_item(di_machine *m, di_item item, uint32_t *words) {
+static bool add_item(di_machine *m, di_item item, uint32_t *words, uint32_t *bytes) {
     bool retag;
-    const di_token_set *set = token_set(m, item.term, &retag);
+    const di_token_set *set = token_set(m, item.term, &retag, bytes);
     if (!set) {
         return false;
     }
@@ -261,6 +279,25 @@ static bool add_item(di_machine *m, di_item item, uint32_t *words) {
     return m->terms.fault.code == DI_OK;
 }
 
+/* Takes out the tokens longer than so many bytes that the configuration does not allow. */
+static void check_long_tokens(di_machine *m, di_config c, uint32_t bytes, uint32_t *words) {
+    const di_vocab *v = m->vocab;
+    for (int32_t i = 0; i < v->num_long; i++) {
+        int32_t id = v->long_ids[i];
+        const di_vocab_token *token = &v->tokens[id];
+        if (token->size <= bytes) {
+            break;
+        }
+        di_config to = words[id / 32] >> id % 32 & 1 ? c : DI_CONFIG_DEAD;
+        for (size_t k = 0; k < token->size && to != DI_CONFIG_DEAD; k++) {
+            to = di_machine_step(m, to, (uint8_t)token->bytes[k]);
+        }
+        if (to == DI_CONFIG_DEAD) {
+            words[id / 32] &= ~(1u << id % 32);
+        }
+    }
+}
+
 bool di_machine_mask(di_machine *m, di_config c, uint32_t *words) {
     size_t bytes = (size_t)m->vocab->num_words * sizeof *words;
     if (m->configs[c].mask) {
@@ -271,8 +308,15 @@ bool di_machine_mask(di_machine *m, di_config c, uint32_t *words) {
         di_machine_drop_masks(m);
     }
     memset(words, 0, bytes);
+    uint32_t alike = UINT32_MAX;
     for (uint32_t i = 0; i < m->configs[c].count; i++) {
-        if (!add_item(m, m->items[m->configs[c].first + i], words)) {
+        if (!add_item(m, m->items[m->configs[c].first + i], words, &alike)) {
+            return false;
+        }
+    }
+    if (alike < DI_VOCAB_MAX_TOKEN_BYTES) {
+        check_long_tokens(m, c, alike, words);
+        if (m->terms.fault.code != DI_OK) {
             return false;
         }
     }

@@ -763,6 +763,9 @@ di_term schema_object_resume(di_schema *s, uint32_t id, uint32_t tag) {
         record value = x.kept ? schema_record_object(s, x.members) : RECORD_NONE;
         return value == RECORD_NONE ? DI_TERM_EMPTY : di_term_final(s->t, value);
     }
+    if (tag == DI_NO_TAG) {
+        return DI_TERM_NONE;
+    }
     object_table o = s->objects[x.table];
     bool extra = tag >= o.num_names;
     uint32_t exists = 0;

@@ -241,6 +241,27 @@ static bool copy_tokens(di_vocab *v, const di_vocab_token *tokens, int32_t num_t
     return true;
 }
 
+static int longest_first(const void *pa, const void *pb) {
+    const entry *a = pa, *b = pb;
+    return a->size != b->size ? (a->size < b->size ? 1 : -1) : (a->id > b->id) - (a->id < b->id);
+}
+
+/* Of all entries, which it sorts anew. */
+static bool list_long_tokens(di_vocab *v, entry *entries, size_t count, di_error *err) {
+    qsort(entries, count, sizeof *entries, longest_first);
+    while ((size_t)v->num_long < count && entries[v->num_long].size > DI_VOCAB_LONG) {
+        v->num_long++;
+    }
+    v->long_ids = di_realloc_array(NULL, (size_t)v->num_long + 1, sizeof *v->long_ids);
+    if (!v->long_ids) {
+        return di_fail(err, DI_ERR_NO_MEMORY, "no memory to list %d tokens", v->num_long);
+    }
+    for (int32_t i = 0; i < v->num_long; i++) {
+        v->long_ids[i] = entries[i].id;
+    }
+    return true;
+}
+
 static bool build_tries(di_vocab *v, di_error *err) {
     entry *entries = di_realloc_array(NULL, (size_t)v->num_bits, sizeof *entries);
     if (!entries) {
@@ -257,7 +278,8 @@ static bool build_tries(di_vocab *v, di_error *err) {
         }
         qsort(entries, count, sizeof *entries, compare);
         ok = build_trie(v, &v->tries[t], entries, count, err) &&
-             index_trie(v, &v->tries[t], count, err);
+             index_trie(v, &v->tries[t], count, err) &&
+             (t != DI_TRIE_ALL || list_long_tokens(v, entries, count, err));
     }
     di_free(entries);
     return ok;
@@ -313,6 +335,7 @@ void di_vocab_destroy(di_vocab *v) {
         di_token_set_clear(v->strings);
         di_free(v->strings);
     }
+    di_free(v->long_ids);
     di_free(v->plain[0]);
     di_free(v->classes);
     di_free(v->same);

@@ -94,6 +94,8 @@ typedef struct di_token_set {
  * more than DI_VOCAB_PLAIN_CHARS: inside an unconstrained JSON string they are all allowed.
  * plain[k] is the mask of those with at most k characters. */
 #define DI_VOCAB_PLAIN_CHARS 31
+/* Tokens that are few enough to be asked for one by one have more bytes than this. */
+#define DI_VOCAB_LONG 11
 
 typedef struct di_vocab {
     int32_t num_bits;  /* width of a mask: the logits' */
@@ -101,7 +103,9 @@ typedef struct di_vocab {
     di_trie tries[DI_NUM_TRIES];
     int32_t *same; /* [num_bits]: the next token of the same bytes, -1 = none; NULL if no two are */
     uint32_t *plain[DI_VOCAB_PLAIN_CHARS + 1];
-    int max_bytes; /* of the longest token in the trie */
+    int max_bytes;     /* of the longest token in the trie */
+    int32_t *long_ids; /* [num_long]: of more than DI_VOCAB_LONG bytes in the trie, longest first */
+    int32_t num_long;
     /* [32 num_words]: the classes of a token's characters, bits of di_character_class; that of
      * DI_CLASS_NONE where it is no characters (the last may lack bytes) or no token at all. */
     uint64_t *classes;
