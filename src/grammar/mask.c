@@ -95,7 +95,8 @@ static di_term clamp_repeat(di_machine *m, di_term x, uint64_t slack, bool alone
         return x;
     }
     low = alone && low > most ? most + 1 : low;
-    high = high != DI_TERM_UNBOUNDED && high > most + low + slack ? DI_TERM_UNBOUNDED : high;
+    uint64_t needed = most + slack + (alone ? 0 : low);
+    high = high != DI_TERM_UNBOUNDED && high > needed ? DI_TERM_UNBOUNDED : high;
     return low == n.b && high == n.c ? x : di_term_repeat(&m->terms, n.a, low, high);
 }
 
@@ -155,12 +156,15 @@ static di_term clamp(di_machine *m, di_term x, uint64_t slack, int depth, bool *
     }
 }
 
-/* How many of the lengths below are worth a try. Of texts of any characters most long tokens are
- * allowed, so that it takes long to ask for them; of a repeated class few are. */
+/* How many of the lengths below are worth a try: more than the first only in strings, where sets
+ * take long to make. Of texts of any characters most long tokens are allowed, so that it takes long
+ * to ask for them; of a repeated class few are. */
 static int worthwhile_lengths(const di_terms *t, di_term x) {
-    const di_term_node *n = &t->nodes[x];
-    const di_term_node *text = n->kind == DI_KIND_STRING ? &t->nodes[n->a] : n;
-    return text->kind != DI_KIND_REPEAT ? 3 : text->a == DI_TERM_CHAR ? 2 : 4;
+    const di_term_node *text = &t->nodes[t->nodes[x].a];
+    return t->nodes[x].kind != DI_KIND_STRING ? 1
+           : text->kind != DI_KIND_REPEAT     ? 3
+           : text->a == DI_TERM_CHAR          ? 2
+                                              : 4;
 }
 
 /* A term that allows the same tokens of at most *bytes and ends at the same places in them, the

@@ -184,7 +184,7 @@ static void test_a_grammar_that_has_grown_too_large_is_made_anew(void **state) {
     static const char pattern[] = "[ab]*a[ab]{14}c"; /* 2^15 states */
     di_grammar_options o;
     di_grammar_options_default(&o);
-    o.max_bytes = 12u << 20;
+    o.max_bytes = 6u << 20;
     di_grammar *g = test_compile(v, DI_GRAMMAR_REGEX, pattern, &o);
     di_error err = {0};
     di_matcher *quiet = di_matcher_create(g, &err), *busy = di_matcher_create(g, &err);
@@ -204,7 +204,7 @@ static void test_a_grammar_that_has_grown_too_large_is_made_anew(void **state) {
         shrunk = shrunk || bytes < most;
         most = bytes > most ? bytes : most;
     }
-    assert_true(shrunk && most < (20u << 20)); /* masks have a bound of their own */
+    assert_true(shrunk && most < (14u << 20)); /* masks have a bound of their own */
     assert_true(di_matcher_mask(quiet, mask, &err));
     assert_memory_equal(mask, before, (size_t)v->num_words * sizeof *mask);
     assert_true(di_matcher_rollback(busy, 20000));
