@@ -18,15 +18,22 @@ static int print_state(const char *folder) {
 }
 
 int di_command_inspect(const di_options *o) {
-    if (o->values[DI_OPT_STATE].flag) {
-        return print_state(o->arguments[0]);
-    }
     di_error err = {0};
     di_inspect_options options = {
         .json = o->values[DI_OPT_JSON].flag,
         .tensors = o->values[DI_OPT_TENSORS].flag,
         .check = o->values[DI_OPT_CHECK].flag,
     };
+    if (o->values[DI_OPT_STATE].flag) {
+        if (options.json || options.tensors || options.check) {
+            di_fail(&err, DI_ERR_ARGUMENT,
+                    "inspect: --state prints its table only: --json, --tensors and --check cannot "
+                    "be given with it");
+            di_cli_fail(&err);
+            return DI_EXIT_USAGE;
+        }
+        return print_state(o->arguments[0]);
+    }
     size_t faults = 0;
     if (!di_inspect(o->arguments[0], &options, stdout, &faults, &err)) {
         return di_cli_fail(&err);

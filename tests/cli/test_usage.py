@@ -88,6 +88,8 @@ def test_inspect_state_prints_what_a_sequence_keeps(_):
     for part in ("window rings", "latents", "index keys", "open groups", "A block holds 128 tokens"):
         assert part in out, out
     complains(deepinfer("inspect", "--state", "/none"), 1, "/none")
+    for option in ("--json", "--tensors", "--check"):
+        complains(deepinfer("inspect", "--state", option, DEMO), 2, "--state", option)
 
 
 @test
