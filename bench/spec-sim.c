@@ -3,13 +3,13 @@
  *
  *     spec-sim [COST_FILE ...]
  *
- * Curves: flat, stepped, steep, what the demo model's steps cost on this machine right now, and any
- * files that --cost-cache has left (of a card's engine, say). Answers come and go; each has its own
- * acceptance, which wavers from draft to draft around it; the confidence head sees it with some
- * noise, the pricer sees step times with some. The oracle knows the true acceptance of the drafts
- * at hand and the true costs, and tries every budget and every share of answers that get drafts: no
- * scheduler may do that, for its answers would not be exact (sched/price.h). Whoever drafts pays
- * for the draft model's context in every step.
+ * Curves: flat, stepped, steep, an H200's, what the demo model's steps cost on this machine right
+ * now, and any files that --cost-cache has left (of a card's engine, say). Answers come and go;
+ * each has its own acceptance, which wavers from draft to draft around it; the confidence head sees
+ * it with some noise, the pricer sees step times with some. The oracle knows the true acceptance of
+ * the drafts at hand and the true costs, and tries every budget and every share of answers that get
+ * drafts: no scheduler may do that, for its answers would not be exact (sched/price.h). Whoever
+ * drafts pays for the draft model's context in every step.
  *
  * Goal: priced at least as good as no drafts and as the best fixed number at every point, within
  * 2 %. */
@@ -22,7 +22,15 @@
 #include "engine/spec_curve.h"
 #include "sched/pricer.h"
 
-enum { DRAFTS = 5, MOST = 512, LIFE = 200, ROUNDS = 40000, LEAST_STEPS = 400, SHARES = 4 };
+enum {
+    DRAFTS = 5,
+    MOST = 512,
+    LIFE = 200,
+    ROUNDS = 40000,
+    LEAST_STEPS = 1000,
+    SHARES = 4,
+    KNOWN = 4
+};
 
 static const double waver = 0.8, head_noise = 0.3, time_noise = 0.03;
 static const double context_share = 0.03; /* of a step, that the draft model's context costs */
@@ -109,6 +117,28 @@ static machine machine_of(const char *name, bool stepped, shape_fn step, shape_f
         if (n <= MOST) {
             di_curve_add(&m.draft, n, 1e-3 * draft(n));
         }
+    }
+    return m;
+}
+
+/* Steps and rounds of drafts of a model of full width on an H200, contexts of 1,024 and up, as
+ * bench/cuda_drafts measured them: bench/results/2026-11-30-h200-drafts.txt. */
+static machine card_machine(void) {
+    static const struct {
+        int rows;
+        double ms;
+    } steps[] = {{1, 7.13},     {2, 8.96},     {3, 12.19},    {5, 15.15},     {6, 16.36},
+                 {16, 27.50},   {32, 40.88},   {48, 49.29},   {64, 55.02},    {80, 60.80},
+                 {96, 63.32},   {128, 67.09},  {192, 77.37},  {256, 85.28},   {320, 94.89},
+                 {384, 100.89}, {512, 116.28}, {768, 145.68}, {1024, 175.59}, {1280, 206.14},
+                 {1536, 240.76}},
+      drafts[] = {{1, 1.31}, {16, 3.03}, {64, 6.16}, {256, 15.86}};
+    machine m = {.name = "an H200, full width"};
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        di_curve_add(&m.step, steps[i].rows, 1e-3 * steps[i].ms);
+    }
+    for (size_t i = 0; i < sizeof drafts / sizeof *drafts; i++) {
+        di_curve_add(&m.draft, drafts[i].rows, 1e-3 * drafts[i].ms);
     }
     return m;
 }
@@ -468,8 +498,8 @@ int main(int argc, char **argv) {
     worst all = {.off = 1e9, .fixed = 1e9};
     machine machines[] = {machine_of("flat", false, flat_step, flat_draft),
                           machine_of("stepped", true, stepped_step, stepped_draft),
-                          machine_of("steep", false, steep_step, steep_draft)};
-    for (int i = 0; i < 3; i++) {
+                          machine_of("steep", false, steep_step, steep_draft), card_machine()};
+    for (int i = 0; i < KNOWN; i++) {
         run_machine(&machines[i], MOST, &all);
     }
     machine m;

@@ -7,17 +7,19 @@
 #include "base/alloc.h"
 
 static const double prior_acceptance = 0.8; /* of a draft whose predecessors were, until known */
-static const double prior_rounds = 4, most_rounds = 256;
+static const double prior_rounds = 1, most_rounds = 256;
 static const double own_prior = 6, own_most = 40; /* rounds that the mean over all counts for, and
                                                    * that an answer's mean looks back on */
 static const double fade = 0.999;                 /* of older rounds in the means by place */
 static const double prior_tests = 32;             /* that say the head is right */
 static const double trial_share = 0.005;          /* of the time */
-static const double least_gain = 1.01;    /* for which drafts are begun; for any they go on */
+static const double least_gain = 1.01; /* for which drafts are begun; for any they go on */
+static const double most_hope = 0.35, hope_tests = 64, hope_given_up = 0.06;
 static const int64_t least_context = 64;  /* tokens of it, for drafts to be worth looking at */
 static const double context_share = 0.02; /* of a step, that keeping it is taken to cost */
 static const int least_vain = 96, most_vain = 1024, most_probe_rounds = 6;
 static const double vain_share = 0.25; /* of the turns in which drafts paid */
+static const double least_paid = 400;  /* turns in which drafts pay, or they were a letdown */
 static const double probe_share = 0.0025, most_patience = 4;
 static const double rate_fade = 0.99;
 static const uint64_t control_every = 2048, control_again = 64;
@@ -115,6 +117,7 @@ void di_pricer_resolve(di_pricer *p, di_job *job, int verified, int accepted) {
             p->expected[j] = fade * p->expected[j] + (double)job->confidence[j];
         }
     }
+    p->tests = verified > 0 ? fade * p->tests + 1 : p->tests;
 }
 
 /* What is known of a job's draft without looking at the round at hand. */
@@ -205,14 +208,22 @@ static void rank(di_pricer *p, di_job *const *jobs, int n) {
     }
 }
 
-/* Tokens a second if the first m of p->order's n jobs always had drafts; p->survival and p->seconds
- * are those of all n. */
-static double rate_with(di_pricer *p, int n, int m) {
-    double rate;
+/* By how much more drafts may be accepted than seems: as long as few have been tested, chance may
+ * have made them look worse than they are, and nothing but drafting tells. Less each time that they
+ * have then paid for a short while only. */
+static double hope(const di_pricer *p) {
+    double h = most_hope / sqrt(1 + p->tests / hope_tests) - hope_given_up;
+    return h > 0 ? h / (1 + p->letdowns) : 0;
+}
+
+/* Tokens a second if the first m of p->order's n jobs always had drafts, of which `hope` more are
+ * accepted than is known; p->survival and p->seconds are those of all n. */
+static double rate_with(di_pricer *p, int n, int m, double hope) {
+    double rate, drafting = di_cost_draft(&p->cost, m);
     di_slots known = {p->survival, p->limits, m, p->o.num_drafts};
-    di_price_budget(&known, n, p->seconds, di_cost_draft(&p->cost, m), m * p->o.num_drafts,
-                    &p->scratch, &rate);
-    return rate;
+    int budget =
+        di_price_budget(&known, n, p->seconds, drafting, m * p->o.num_drafts, &p->scratch, &rate);
+    return rate + hope * (rate - n / (p->seconds[budget] + drafting));
 }
 
 /* Answers move slowly: if there are many it is asked in every fourth turn how many should have
@@ -231,18 +242,21 @@ static int choose(di_pricer *p, di_job *const *jobs, int n) {
         fill_known(p, jobs[p->order[i]], p->o.num_drafts, i);
     }
     di_cost_steps(&p->cost, n, n * p->o.num_drafts + 1, mean_context(jobs, n), p->seconds);
-    double gain = (1 + context_share) * (p->chosen_share > 0 ? 1 : least_gain);
-    double best = gain * n / p->seconds[0];
+    bool begun = p->chosen_share > 0;
+    double more = begun ? 0 : hope(p), gain = (1 + context_share) * (begun ? 1 : least_gain);
+    double none = n / p->seconds[0], best = gain * none, most = 0;
     int chosen = 0, last = 0;
     for (int t = 1; t <= TRIES; t++) {
         int m = (int)(((long)n * t + TRIES - 1) / TRIES);
-        double rate = m > last ? rate_with(p, n, m) : 0;
+        double rate = m > last ? rate_with(p, n, m, more) : 0;
+        most = rate > most ? rate : most;
         if (rate > best) {
             best = rate;
             chosen = m;
         }
         last = m;
     }
+    p->promise = most / none;
     p->chosen_share = (double)chosen / n;
     return chosen;
 }
@@ -297,7 +311,9 @@ static void end_probe(di_pricer *p, di_job *job) {
     }
     p->probing = false;
     p->since_trial = 0;
-    p->patience = p->patience < most_patience ? 2 * p->patience : most_patience;
+    p->patience = p->promise >= 1               ? 1
+                  : p->patience < most_patience ? 2 * p->patience
+                                                : most_patience;
 }
 
 bool di_pricer_wants_context(di_pricer *p, di_job *job) {
@@ -424,6 +440,7 @@ static void settle(di_pricer *p, int chosen) {
         p->paid_turns++;
     } else if (!p->idle && ++p->vain_turns > patience_in_vain(p)) {
         p->idle = true;
+        p->letdowns = p->paid_turns >= least_paid ? 0 : p->letdowns + (p->paid_turns > 0);
         p->paid_turns = 0;
         p->since_trial = 0;
         p->probe_cost = most_probe_rounds * di_cost_draft(&p->cost, 1);

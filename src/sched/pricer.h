@@ -15,7 +15,9 @@
  * paid for nobody for a while, it is kept for nobody but a probe: one answer, from its beginning if
  * one begins, else from where it is, and as soon as it has context enough, a few rounds in a row
  * show what its drafts are worth. Probes come as often as costs a quarter of a percent, and less
- * often the longer they have been in vain.
+ * often the longer they have been in vain. A probe is few rounds, and chance has a large part in
+ * what it shows: the fewer drafts have been tested, the more is hoped for when it is asked whether
+ * to begin, and drafts go on by what is known then.
  *
  * Confidences are the head's, at a temperature of their place in the block, times what experience
  * says (accepted over expected, by place).
@@ -64,6 +66,7 @@ typedef struct di_pricer {
     double profile_rounds;
     /* by place, with old rounds fading: accepted, and what the head expected */
     double accepted[DI_MAX_DRAFTS], expected[DI_MAX_DRAFTS];
+    double tests;        /* of first drafts, old ones fading likewise */
     uint64_t turn;       /* of proposals */
     double chosen_share; /* of the jobs, that had drafts made when that was last asked */
     double since_trial;  /* seconds of steps predicted since an answer was tried */
@@ -75,11 +78,13 @@ typedef struct di_pricer {
     bool idle;              /* drafts pay for nobody: no context is kept but the probe's */
     int vain_turns;         /* in which they paid for nobody, since they last did */
     double paid_turns;      /* in which they paid for somebody, since they last were idle */
+    int letdowns;           /* times in a row that they soon paid for nobody again */
     bool probing;           /* some job is the probe */
     int probe_rounds;       /* that it has had drafts */
     uint64_t probe_seen;    /* turn in which it last had a row */
     double probe_cost;      /* seconds, of the last one or of this one so far */
     double patience;        /* probes come this many times less often than their share allows */
+    double promise;         /* rate that drafts are hoped to give over that without */
     uint64_t broken;        /* confidences that were no number */
     di_price_scratch scratch;
     float *survival;               /* [max_num_seqs, num_drafts] */

@@ -363,6 +363,30 @@ static void test_a_probe_is_an_answer_that_begins(void **state) {
     di_pricer_destroy(&w.p);
 }
 
+/* What few tests say is doubted, what many say is not, nor is hope held on to when it was let down.
+ */
+static void test_what_few_tests_say_is_doubted(void **state) {
+    (void)state;
+    static const struct {
+        double tests;
+        int letdowns;
+        bool begins;
+    } cases[] = {{0, 0, true}, {1000, 0, false}, {0, 9, false}};
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        world w;
+        open_world(&w, true, 0.0005);
+        live(&w, -0.2f, 50);
+        w.p.tests = cases[c].tests;
+        w.p.letdowns = cases[c].letdowns;
+        w.p.chosen_share = 0;
+        w.p.control_left = 0;
+        proposals(&w);
+        assert_int_equal(w.p.chosen_share > 0, cases[c].begins);
+        assert_true(c == 0 ? w.p.promise > 1.03 : w.p.promise < 1.03);
+        di_pricer_destroy(&w.p);
+    }
+}
+
 /* Some answers are easy, some are not: the easy ones alone get drafts. */
 static void test_drafts_go_to_those_who_use_them(void **state) {
     (void)state;
@@ -442,6 +466,7 @@ int main(void) {
         cmocka_unit_test(test_drafts_are_made_where_they_pay),
         cmocka_unit_test(test_what_comes_out_refutes_predictions),
         cmocka_unit_test(test_a_probe_is_an_answer_that_begins),
+        cmocka_unit_test(test_what_few_tests_say_is_doubted),
         cmocka_unit_test(test_drafts_go_to_those_who_use_them),
         cmocka_unit_test(test_experience_corrects_the_head),
     };
