@@ -18,6 +18,7 @@ enum { DEFAULT_QUEUE = 1024, DEFAULT_DRAIN_SECONDS = 300, MOST_NAMES = 64 };
 
 /* The names between the commas, in one piece of memory. */
 static bool split_names(char *text, const char **names, size_t *count, di_error *err) {
+    *count = 0;
     for (char *rest = text, *name; (name = strsep(&rest, ",")) != NULL;) {
         bool twice = false;
         for (size_t i = 0; i < *count; i++) {
@@ -155,8 +156,12 @@ int di_command_serve(const di_options *o) {
     di_server_options_init(&options);
     set_options(o, &options);
     char *text = di_strdup(di_options_text(o, DI_OPT_SERVED_MODEL_NAME, "DeepSeek-V4.1-Flash"));
+    if (!text) {
+        di_fail(&err, DI_ERR_NO_MEMORY, "no memory for the names of the model");
+        return di_cli_fail(&err);
+    }
     options.models = names;
-    bool usage = text && split_names(text, names, &options.num_models, &err);
+    bool usage = split_names(text, names, &options.num_models, &err);
     bool ok = usage;
     if (ok) {
         block_signals(&set);
