@@ -68,7 +68,7 @@ static const row rows[] = {
     {"chat_template_kwargs", C | K},
     {"output_config", M | N},
     {"system", M | N},
-    {"metadata", M | N, 0, C | R},
+    {"metadata", M | N | R, 0, C},
     {"input", R},
     {"instructions", R},
     {"include", R},

@@ -43,6 +43,7 @@ bool di_recipe_answers_create(di_generation *g, di_error *err) {
             .previous = previous ? previous->string : (di_str){NULL, 0},
             .stored = g->input.size > 0,
             .background = g->background,
+            .metadata = true,
             .usage_apart = g->recipe.protocol == DI_PROTOCOL_CHAT,
             .usage_always = g->usage_always,
             .event = g->stream ? on_event : NULL,

@@ -123,6 +123,11 @@ def test_settings_are_told_back_as_they_are_in_force(folder):
                                extra_body={"presence_penalty": 0.3, "frequency_penalty": -1})
         assert r.truncation == "disabled" and r.temperature == 0.3
         assert (r.presence_penalty, r.frequency_penalty) == (0.3, -1)
+        for metadata in ({}, {"ticket": "4711", "\u00e9 \"": ""}):
+            r = c.responses.create(model=MODEL, input="@say x", reasoning=OFF, metadata=metadata)
+            assert r.metadata == metadata, r.metadata
+        for metadata in ({"a": 1}, {str(i): "" for i in range(17)}, "text"):
+            refused(lambda: c.responses.create(model=MODEL, input="x", metadata=metadata), 400, "metadata")
         refused(lambda: c.responses.create(model=MODEL, input="x", truncation="some"), 400, "truncation")
 
 
@@ -133,7 +138,8 @@ def test_settings_are_told_back_as_they_are_in_force(folder):
 def test_a_response_in_the_background_is_asked_for_until_it_is_there(folder):
     with scripted(store=1 << 20) as s:
         c = client(s)
-        held = begin(c, "@hold")
+        held = begin(c, "@hold", metadata={"a": "b"})
+        assert held.metadata == c.responses.retrieve(held.id).metadata == {"a": "b"}
         assert held.status == "queued" and held.background and held.output == [] and held.usage is None
         assert c.responses.retrieve(held.id).status == "queued"
         slow = begin(c, "@delay=20 @count=300", max_output_tokens=300)

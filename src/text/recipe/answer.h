@@ -24,6 +24,7 @@ typedef struct di_answer_setup {
     di_str previous;   /* responses: the one that it goes on from; NULL data: none */
     bool stored;       /* responses: it can be asked for again */
     bool background;   /* responses: nobody waits for it */
+    bool metadata;     /* responses: tell the client's back, which the recipe does not */
     bool usage_apart;  /* chat: the last chunk has no usage; di_answers_usage has it */
     bool usage_always; /* chat: every chunk has the usage so far */
     di_event_fn event; /* may be NULL */

@@ -269,10 +269,15 @@ static void write_limits(const di_answer *a, di_writer *w) {
 }
 
 static void write_tail(const di_answer *a, di_writer *w) {
+    const di_value *metadata = di_value_given(&a->s.request->body, "metadata");
     write_given(w, "user", &a->s.request->body, "user");
     di_write_key(w, "metadata");
-    di_write_open(w, '{');
-    di_write_close(w, '}');
+    if (a->s.metadata && metadata) {
+        di_write_value(w, metadata);
+    } else {
+        di_write_open(w, '{');
+        di_write_close(w, '}');
+    }
     di_write_close(w, '}');
 }
 

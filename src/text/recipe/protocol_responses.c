@@ -774,6 +774,30 @@ static bool read_truncation(const di_reading *x) {
            di_field_word(x->body, "", "truncation", DI_OPTIONAL, words, 2, &word, x->err);
 }
 
+/* Texts by name, as OpenAI bounds them in number; their bytes are bounded with the body. */
+static bool read_metadata(const di_reading *x) {
+    enum { MOST = 16 };
+    const di_value *metadata;
+    if (!x->o->server) {
+        return true;
+    }
+    if (!di_field_object(x->body, "", "metadata", DI_OPTIONAL, &metadata, x->err)) {
+        return false;
+    }
+    if (metadata && metadata->object.count > MOST) {
+        return di_fail(x->err, DI_ERR_ARGUMENT, "metadata has %zu members, at most %d are allowed",
+                       metadata->object.count, MOST);
+    }
+    for (size_t i = 0; metadata && i < metadata->object.count; i++) {
+        const di_named_value *m = &metadata->object.members[i];
+        if (m->value.type != DI_VALUE_STRING) {
+            return di_fail(x->err, DI_ERR_FORMAT, "metadata.%.*s is %s, a string expected",
+                           di_str_shown(m->name, 64), m->name.data, di_value_type_name(&m->value));
+        }
+    }
+    return true;
+}
+
 static bool refuse_unsupported(const di_reading *x) {
     static const char *const fields[] = {"conversation", "prompt"};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
@@ -793,5 +817,5 @@ bool di_read_responses(di_reading *x) {
            di_field_string(x->body, "", "user", DI_OPTIONAL, &user, NULL, x->err) &&
            (!x->o->server || di_read_parallel(x, x->body, "", "parallel_tool_calls", true)) &&
            read_reasoning(x) && read_text(x) && read_tool_choice(x) && read_tools(x) &&
-           read_input(x) && read_truncation(x) && refuse_unsupported(x);
+           read_input(x) && read_truncation(x) && read_metadata(x) && refuse_unsupported(x);
 }
