@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/log.h"
 #include "cli/cli.h"
 #include "cli/progress.h"
 #include "engine/calibration.h"
@@ -35,6 +36,35 @@ static di_spec_mode spec_mode(const di_options *o) {
 /* 0 where a share was given. */
 static int64_t gpu_memory(const di_options *o) {
     return o->values[DI_OPT_GPU_MEMORY].real > 0 ? 0 : di_options_integer(o, DI_OPT_GPU_MEMORY, 0);
+}
+
+/* Options that were given and that others given beside them leave without a meaning. */
+static void tell_what_is_idle(const di_options *o) {
+    di_spec_mode mode = spec_mode(o);
+    bool off = mode == DI_SPEC_OFF ||
+               (o->values[DI_OPT_NUM_DRAFTS].given && o->values[DI_OPT_NUM_DRAFTS].integer == 0);
+    bool unpriced = off || mode != DI_SPEC_PRICED;
+    const char *backend = di_options_text(o, DI_OPT_BACKEND, "cpu");
+    bool no_card = strcmp(backend, "cpu") == 0 || strcmp(backend, "ref") == 0;
+    const struct {
+        di_option_id option;
+        bool idle;
+        const char *why;
+    } rules[] = {
+        {DI_OPT_NUM_DRAFTS, mode == DI_SPEC_OFF && o->values[DI_OPT_NUM_DRAFTS].integer > 0,
+         "--spec-mode is off"},
+        {DI_OPT_CONFIDENCE_TEMPERATURE, off, "there are no drafts"},
+        {DI_OPT_COST_CACHE, unpriced, "only --spec-mode priced measures costs"},
+        {DI_OPT_COST_CACHE_TTL, unpriced, "only --spec-mode priced measures costs"},
+        {DI_OPT_GPU_MEMORY, no_card, "the backend uses no card"},
+        {DI_OPT_REPLAY_KEEP_TOKENS, replay_mode(o) == DI_REPLAY_OFF, "--replay-mode is off"},
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
+        if (rules[i].idle && o->values[rules[i].option].given) {
+            di_log(DI_LOG_WARN, "--%s changes nothing: %s", di_option_table[rules[i].option].name,
+                   rules[i].why);
+        }
+    }
 }
 
 static void set_engine_options(const di_options *o, int max_queue, di_engine_options *options) {
@@ -87,6 +117,7 @@ static di_engine *open_engine(const di_options *o, di_engine_options *options, d
 di_engine *di_cli_open_engine(const di_options *o, int max_num_seqs, int max_queue, di_error *err) {
     di_engine_options options;
     di_engine_options_init(&options, sizeof options);
+    tell_what_is_idle(o);
     set_engine_options(o, max_queue, &options);
     options.max_num_seqs = max_num_seqs;
     return open_engine(o, &options, err);

@@ -104,6 +104,19 @@ def test_batch_invariance_is_accepted_and_reported(_):
 
 
 @test
+def test_options_that_others_make_meaningless_are_named(_):
+    def told(*options):
+        result = succeeds(deepinfer("generate", "-m", DEMO, *options, stdin=""))
+        return [line.split()[2] for line in result.err.splitlines() if "changes nothing" in line]
+
+    assert told("--spec-mode", "off", "--num-drafts", 3) == ["--num-drafts"]
+    assert told("--spec-mode", "fixed", "--cost-cache-ttl", 9) == ["--cost-cache-ttl"]
+    assert told("--num-drafts", 0, "--confidence-temperature", 2) == ["--confidence-temperature"]
+    assert told("--gpu-memory", "1G", "--replay-keep-tokens", 200) == ["--gpu-memory", "--replay-keep-tokens"]
+    assert told("--spec-mode", "off", "--num-drafts", 0, "--replay-mode", "mask", "--replay-keep-tokens", 200) == []
+
+
+@test
 def test_a_value_given_to_a_switch_is_refused(_):
     complains(deepinfer("run", "-m", DEMO, "--think=very"), 2, "--think", "very")
 
