@@ -617,11 +617,14 @@ static uint32_t plain_state(di_schema *s, uint32_t state) {
 
 /* Whether names must match the one pattern that there is, for no other may come. */
 static bool all_match_pattern(const object_table *o) {
+    if (o->num_patterns != 1 || !o->settled) {
+        return false;
+    }
     bool matching = false, other = false;
     for (uint32_t i = 0; i < o->num_extras; i++) {
         *(o->extras[i].matches ? &matching : &other) |= o->extras[i].possible;
     }
-    return o->num_patterns == 1 && o->settled && matching && !other;
+    return matching && !other;
 }
 
 /* Where no declared name is possible any more, and no pattern and all others, or the pattern alone;
@@ -636,17 +639,19 @@ bool schema_key_text(void *schema, uint32_t a, uint32_t b, uint32_t c, di_term *
         *tag = DI_NO_TAG;
         return true;
     }
-    key_state x = s->keys[b];
-    const object_table *o = &s->objects[x.table];
-    bool is_text = x.node == UINT32_MAX && o->num_patterns == 0 && o->any_extra;
-    bool is_pattern = x.node == UINT32_MAX && x.allowed == DI_TERM_TEXT && all_match_pattern(o);
-    *tag = x.kept ? DI_NO_TAG : o->num_names + is_pattern;
+    const key_state *x = &s->keys[b];
+    const object_table *o = &s->objects[x->table];
+    bool undeclared = x->node == UINT32_MAX;
+    bool is_text = undeclared && o->num_patterns == 0 && o->any_extra;
+    bool is_pattern = undeclared && x->allowed == DI_TERM_TEXT && all_match_pattern(o);
+    *tag = x->kept ? DI_NO_TAG : o->num_names + is_pattern;
     if (text && (is_text || is_pattern)) {
-        *text = is_text ? x.allowed : x.patterns[0];
-    } else if (text && x.kept) {
-        x.kept = false;
-        x.text = 0;
-        *text = key_term(s, a == UINT32_MAX ? a : plain_state(s, a), &x);
+        *text = is_text ? x->allowed : x->patterns[0];
+    } else if (text && x->kept) {
+        key_state plain = *x;
+        plain.kept = false;
+        plain.text = 0;
+        *text = key_term(s, a == UINT32_MAX ? a : plain_state(s, a), &plain);
     }
     return is_text || is_pattern || *tag == DI_NO_TAG;
 }

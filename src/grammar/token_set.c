@@ -13,7 +13,7 @@
 #include "base/alloc.h"
 #include "grammar/machine.h"
 
-enum { MAX_OPEN_STATES = 48, NUM_HABITS = 64, SMALL_SUBTREE = 12, MAX_BASES = 8 };
+enum { MAX_OPEN_STATES = 48, NUM_HABITS = 64, SMALL_SUBTREE = 12, MAX_BASES = 2 };
 
 /* ---- texts that any plain token may continue ---- */
 

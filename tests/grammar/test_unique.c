@@ -267,8 +267,9 @@ static bool walk(di_grammar *g, const char *schema, bool inner) {
         if (!di_matcher_push(m, id, &err)) {
             fail_msg("%s: behind %.*s: %s", schema, (int)n, text, err.message);
         }
-        memcpy(text + n, v->tokens[id].bytes, v->tokens[id].size);
-        n += v->tokens[id].size;
+        for (size_t k = 0; k < v->tokens[id].size; k++) {
+            text[n++] = v->tokens[id].bytes[k];
+        }
         ended = di_matcher_ended(m);
     }
     if (ended) {
