@@ -54,6 +54,16 @@ static const char *const schemas[] = {
     "{\"type\":\"array\",\"uniqueItems\":true,\"items\":{\"type\":\"string\",\"maxLength\":3}}",
     "{\"type\":\"array\",\"uniqueItems\":true,\"items\":{\"type\":\"string\",\"pattern\":"
     "\"^(a|ab|\\\"|é)$\"},\"minItems\":2}",
+    "{\"type\":\"string\",\"pattern\":\"^[x-z0-9]{12,14}$\"}",
+    "{\"type\":\"string\",\"pattern\":\"^(zy|z){20,}$\"}",
+    "{\"type\":\"string\",\"maxLength\":26}",
+    "{\"type\":\"string\",\"minLength\":28,\"maxLength\":31}",
+    "{\"type\":\"string\",\"pattern\":\"^(?:\\\\S+\\\\s+){0,2}\\\\S+$\",\"maxLength\":44}",
+    "{\"type\":\"object\",\"properties\":{\"b\":{\"type\":\"string\",\"maxLength\":27},\"name\":{"
+    "\"type\":\"string\",\"pattern\":\"^z{0,30}$\"}},\"additionalProperties\":false}",
+    "{\"type\":\"object\",\"patternProperties\":{\"^[yz]{1,20}$\":{\"type\":\"string\","
+    "\"maxLength\":"
+    "29}},\"additionalProperties\":false}",
     "{\"uniqueItems\":true}",
     "{\"type\":\"array\",\"uniqueItems\":true,\"items\":{\"type\":\"object\",\"properties\":{\"a\":"
     "{"

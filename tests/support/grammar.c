@@ -8,19 +8,20 @@
 #include "support/cmocka.h"
 
 static const char *const pieces[] = {
-    "\":",  "\",",  "\"",    "{\"",    "\"}",    "\"]",      "[\"",     "},{",      "}]",
-    "],",   "{}",   "[]",    "\": ",   "\", \"", "\":\"",    "\",\"",   "\":[",     "\":{",
-    "null", "true", "false", "tru",    "alse",   "a",        "ab",      "abc",      "abcd",
-    "bcd",  "name", "na",    "me",     "id",     "value",    "hello",   " hello",   " ",
-    "  ",   "    ", "\n",    "\n  ",   "\t",     "\r\n",     "1",       "12",       "123",
-    "007",  "0",    ".",     ".5",     "0.",     "-1",       "-",       "e1",       "E+",
-    "1e",   "\\",   "\\n",   "\\\"",   "\\u",    "\\u00",    "\\u0041", "\\ud8",    "0041",
-    "d83d", "é",    "né",    "日本",   "本",     "\xE6\x97", "\xA5",    "\xF0\x9F", "\x98\x80",
-    "😀",    "x",    "xx",    "xyz",    "x\"",    "a\":",     "b\",",    "c\"}",     "ab\",\"",
-    "A",    "Z",    "foo",   "foo\":", "bar",    "baz",      "@",       "-01",      "2020",
-    "T",    ":",    ",",     "(",      ")",      "((",       "))",      "()",       "+",
-    "*",    "a+",   "+a",    "ba",     "aaaa",   "aaaaaaaa", "bb",      "cc",       "kind",
-    "items"};
+    "\":", "\",", "\"", "{\"", "\"}", "\"]", "[\"", "},{", "}]", "],", "{}", "[]", "\": ", "\", \"",
+    "\":\"", "\",\"", "\":[", "\":{", "null", "true", "false", "tru", "alse", "a", "ab", "abc",
+    "abcd", "bcd", "name", "na", "me", "id", "value", "hello", " hello", " ", "  ", "    ", "\n",
+    "\n  ", "\t", "\r\n", "1", "12", "123", "007", "0", ".", ".5", "0.", "-1", "-", "e1", "E+",
+    "1e", "\\", "\\n", "\\\"", "\\u", "\\u00", "\\u0041", "\\ud8", "0041", "d83d", "é", "né",
+    "日本", "本", "\xE6\x97", "\xA5", "\xF0\x9F", "\x98\x80", "😀", "x", "xx", "xyz", "x\"",
+    "a\":", "b\",", "c\"}", "ab\",\"", "A", "Z", "foo", "foo\":", "bar", "baz", "@", "-01", "2020",
+    "T", ":", ",", "(", ")", "((", "))", "()", "+", "*", "a+", "+a", "ba", "aaaa", "aaaaaaaa", "bb",
+    "cc", "kind", "items",
+    /* longer than most: see DI_VOCAB_LONG */
+    "zzzzzzzzzzzz", "zzzzzzzzzzzz\",\"", "zyzyzyzyzyzyzyzyzy", "01234567890123456789",
+    "----------------------------", "zzzzzzzzzzzzzzzzzzzzzzzzzzzzzz",
+    "zzzzzzzzzzzzzzzzzzzzzzzzzzzzzz\"}", "the quick brown fox jumps over it", "éééééééééééééé",
+    "yyyyyyyyyyyyyyyyyyyyyyyyyy\",\"name\":\"zzzzzzzzzzzzzzzz"};
 enum { NUM_PIECES = sizeof pieces / sizeof *pieces };
 
 di_vocab *test_vocab(void) {
