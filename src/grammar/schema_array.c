@@ -195,6 +195,30 @@ bool schema_array_roomy(di_schema *s, uint32_t table) {
 
 /* ---- what values there are ---- */
 
+/* The contrary of a statement. */
+static lit contrary(lit value) {
+    return value == LIT_TRUE ? LIT_FALSE : value == LIT_FALSE ? LIT_TRUE : value ^ 1;
+}
+
+/* Whether an element can count for rule c of contains, whatever it is to the others. */
+static bool can_count(di_schema *s, const array_table *a, demand element, uint32_t c) {
+    for (unsigned choices = 0; choices < 1u << a->num_contains; choices++) {
+        demand d = choices >> c & 1 ? element : UINT32_MAX;
+        for (uint32_t k = 0; k < a->num_contains && d != UINT32_MAX; k++) {
+            if (choices >> k & 1) {
+                d = a->contains[k].high > 0 ? schema_demand_and(s, d, a->contains[k].value)
+                                            : UINT32_MAX;
+            } else if (a->contains[k].high != DI_TERM_UNBOUNDED) {
+                d = schema_demand_and(s, d, contrary(a->contains[k].value));
+            }
+        }
+        if (d != UINT32_MAX && schema_inhabited(s, d)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 bool schema_array_inhabited(di_schema *s, uint32_t table) {
     array_table a = s->arrays[table];
     if (a.low > a.high) {
@@ -218,8 +242,7 @@ bool schema_array_inhabited(di_schema *s, uint32_t table) {
     for (uint32_t c = 0; c < a.num_contains; c++) {
         uint32_t places = 0;
         for (uint32_t i = 0; i <= a.num_prefix && i < a.high; i++) {
-            demand d = schema_demand_and(s, element(&a, i), a.contains[c].value);
-            if (d != UINT32_MAX && schema_inhabited(s, d)) {
+            if (can_count(s, &a, element(&a, i), c)) {
                 places += i == a.num_prefix ? a.high - a.num_prefix : 1;
             }
         }
@@ -411,11 +434,7 @@ static uint32_t after_element(di_schema *s, const array_state *x, unsigned choic
             next.found[c]++;
             *d = schema_demand_and(s, *d, a.contains[c].value);
         } else if (bounded) {
-            lit value = a.contains[c].value;
-            *d = schema_demand_and(s, *d,
-                                   value == LIT_TRUE    ? LIT_FALSE
-                                   : value == LIT_FALSE ? LIT_TRUE
-                                                        : value ^ 1);
+            *d = schema_demand_and(s, *d, contrary(a.contains[c].value));
         }
     }
     bool possible = *d != UINT32_MAX && feasible(&a, &next) && schema_inhabited(s, *d);

@@ -258,6 +258,8 @@ static void test_what_cannot_be_is_refused_with_its_place(void **state) {
         {"{'type':'integer','multipleOf':3,'minimum':4,'maximum':5}", "no value"},
         {"{'minimum':3,'maximum':2,'type':'number'}", "no value"},
         {"{'properties':{'a':{'$ref':'#'}},'required':['a'],'type':'object'}", "no value"},
+        {"{'type':'array','contains':{'type':'null'},'not':{'contains':{'type':'null','x':1}}}",
+         "no value"},
         {"{'type':'strin'}", "#/type"},
         {"{'properties':{'a':{'type':3}}}", "#/properties/a/type"},
         {"{'$ref':'#/$defs/x'}", "#/$ref"},
