@@ -493,9 +493,11 @@ static void begin_steady(walk *w, di_term x) {
 
 /* ---- which set to begin with ---- */
 
-/* How many nodes of the trie lie below first bytes with which both do the same. */
-static uint32_t shared_nodes(di_terms *t, const di_trie *trie, di_term x, di_term y) {
-    uint32_t sum = 0;
+/* How many nodes of the trie lie below first bytes with which both do the same; 0 if no more than
+ * `most`. */
+static uint32_t shared_nodes(di_terms *t, const di_trie *trie, di_term x, di_term y,
+                             uint32_t most) {
+    uint32_t other = 0, all = trie->first[256];
     const di_term_row *a = di_term_make_row(t, x), *b = di_term_make_row(t, y);
     bool same = false, tagged;
     uint32_t tag;
@@ -505,9 +507,12 @@ static uint32_t shared_nodes(di_terms *t, const di_trie *trie, di_term x, di_ter
             same = alike(t, di_term_step(t, x, (uint8_t)byte), di_term_step(t, y, (uint8_t)byte),
                          &tagged, &tag);
         }
-        sum += same ? trie->first[byte + 1] - trie->first[byte] : 0;
+        other += same ? 0 : trie->first[byte + 1] - trie->first[byte];
+        if (all - other <= most) {
+            return 0;
+        }
     }
-    return sum;
+    return all - other;
 }
 
 /* Of the sets made last, and of that of any string, the one to begin with. */
@@ -517,7 +522,7 @@ static base choose_base(di_terms *t, const di_vocab *v, const di_token_set *sets
     base best = {0};
     uint32_t most = trie->num_nodes / 4 * 3;
     if (v->strings && v->strings->words && v->strings->plain == plain) {
-        uint32_t shared = shared_nodes(t, trie, x, DI_TERM_JSON_STRING);
+        uint32_t shared = shared_nodes(t, trie, x, DI_TERM_JSON_STRING, most);
         if (shared > most) {
             best = (base){.term = DI_TERM_JSON_STRING, .set = v->strings};
             most = shared;
@@ -527,7 +532,7 @@ static base choose_base(di_terms *t, const di_vocab *v, const di_token_set *sets
     for (size_t i = num_sets; i-- > 0 && tried < MAX_BASES && most < trie->num_nodes / 16 * 15;) {
         if (sets[i].plain == plain && sets[i].words) {
             tried++;
-            uint32_t shared = shared_nodes(t, trie, x, sets[i].term);
+            uint32_t shared = shared_nodes(t, trie, x, sets[i].term, most);
             if (shared > most) {
                 best = (base){.term = sets[i].term, .set = &sets[i]};
                 most = shared;
@@ -539,20 +544,22 @@ static base choose_base(di_terms *t, const di_vocab *v, const di_token_set *sets
 
 /* ---- the whole ---- */
 
+/* How many bits are set; vectors can do this, which __builtin_popcount need not become. */
+static uint32_t bits_of(uint32_t x) {
+    x -= x >> 1 & 0x55555555;
+    x = (x & 0x33333333) + (x >> 2 & 0x33333333);
+    x = (x + (x >> 4)) & 0x0F0F0F0F;
+    return (x + (x >> 8) + (x >> 16) + (x >> 24)) & 0x3F;
+}
+
 /* The number of bits, at least if it is no more than `most`. */
 static uint32_t count_bits(const uint32_t *words, int32_t num_words, uint32_t most) {
     enum { BLOCK = 16 };
     uint32_t count = 0;
     for (int32_t w = 0; w < num_words && count <= most; w += BLOCK) {
-        uint32_t any = 0;
         int32_t end = w + BLOCK < num_words ? w + BLOCK : num_words;
         for (int32_t k = w; k < end; k++) {
-            any |= words[k];
-        }
-        for (int32_t k = w; any && k < end; k++) {
-            for (uint32_t bits = words[k]; bits; bits &= bits - 1) {
-                count++;
-            }
+            count += bits_of(words[k]);
         }
     }
     return count;
