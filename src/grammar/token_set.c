@@ -544,22 +544,31 @@ static base choose_base(di_terms *t, const di_vocab *v, const di_token_set *sets
 
 /* ---- the whole ---- */
 
-/* How many bits are set; vectors can do this, which __builtin_popcount need not become. */
+enum { BLOCK = 16 }; /* words; most blocks of a set of few tokens are empty */
+
 static uint32_t bits_of(uint32_t x) {
     x -= x >> 1 & 0x55555555;
     x = (x & 0x33333333) + (x >> 2 & 0x33333333);
     x = (x + (x >> 4)) & 0x0F0F0F0F;
-    return (x + (x >> 8) + (x >> 16) + (x >> 24)) & 0x3F;
+    return x * 0x01010101 >> 24;
 }
 
-/* The number of bits, at least if it is no more than `most`. */
-static uint32_t count_bits(const uint32_t *words, int32_t num_words, uint32_t most) {
-    enum { BLOCK = 16 };
+/* The number of bits, at least if it is no more than `most`; blocks[]: where those are. */
+static uint32_t count_bits(const uint32_t *words, int32_t num_words, uint32_t most, int32_t *blocks,
+                           uint32_t *num_blocks) {
     uint32_t count = 0;
+    *num_blocks = 0;
     for (int32_t w = 0; w < num_words && count <= most; w += BLOCK) {
+        uint32_t any = 0;
         int32_t end = w + BLOCK < num_words ? w + BLOCK : num_words;
         for (int32_t k = w; k < end; k++) {
+            any |= words[k];
+        }
+        for (int32_t k = w; any && k < end; k++) {
             count += bits_of(words[k]);
+        }
+        if (any && count <= most) {
+            blocks[(*num_blocks)++] = w;
         }
     }
     return count;
@@ -567,15 +576,21 @@ static uint32_t count_bits(const uint32_t *words, int32_t num_words, uint32_t mo
 
 /* Replaces a bit set of few bits by their list, which is to be shorter. */
 static void shrink(const di_vocab *v, di_token_set *set) {
-    uint32_t most = (uint32_t)v->num_bits / 128;
-    uint32_t count = count_bits(set->words, v->num_words, most);
+    enum { MOST = 1024 };
+    int32_t blocks[MOST];
+    uint32_t num_blocks, most = (uint32_t)v->num_bits / 128;
+    most = most < MOST ? most : MOST; /* a block has a bit at least */
+    uint32_t count = count_bits(set->words, v->num_words, most, blocks, &num_blocks);
     int32_t *ids = count <= most ? di_realloc_array(NULL, count + 1, sizeof *ids) : NULL;
     if (!ids) {
         return;
     }
-    for (int32_t w = 0; w < v->num_words; w++) {
-        for (uint32_t bits = set->words[w]; bits; bits &= bits - 1) {
-            ids[set->num_ids++] = w * 32 + __builtin_ctz(bits);
+    for (uint32_t i = 0; i < num_blocks; i++) {
+        int32_t end = blocks[i] + BLOCK < v->num_words ? blocks[i] + BLOCK : v->num_words;
+        for (int32_t w = blocks[i]; w < end; w++) {
+            for (uint32_t bits = set->words[w]; bits; bits &= bits - 1) {
+                ids[set->num_ids++] = w * 32 + __builtin_ctz(bits);
+            }
         }
     }
     di_free(set->words);
