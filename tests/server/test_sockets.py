@@ -440,7 +440,8 @@ def test_thousands_of_idle_connections_leave_room_for_work(folder):
             c.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert b"200 OK" in c.recv(1000)
         grown = (s.memory() - before) / count
-        assert grown < 20000, grown
+        # what a sanitizer remembers of each byte counts as well
+        assert grown < (20000 if MODE == "release" else 200000), grown
         print(f"# {count} connections, {grown:.0f} bytes each")
         for c in idle:
             c.close()
