@@ -129,23 +129,14 @@ static void test_faults_are_refused_with_line_and_column(void **state) {
     }
 }
 
-static int make_vocab(void **state) {
-    (void)state;
-    v = test_vocab();
-    return 0;
-}
-
-static int free_vocab(void **state) {
-    (void)state;
-    di_vocab_destroy(v);
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_grammars_accept_their_language),
         cmocka_unit_test(test_llama_cpps_grammars_are_read_as_it_does),
         cmocka_unit_test(test_faults_are_refused_with_line_and_column),
     };
-    return cmocka_run_group_tests(tests, make_vocab, free_vocab);
+    v = test_vocab();
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    di_vocab_destroy(v);
+    return failed;
 }

@@ -308,18 +308,6 @@ static void test_memory_may_run_out_anywhere(void **state) {
 }
 #endif
 
-static int make_vocab(void **state) {
-    (void)state;
-    v = test_vocab();
-    return 0;
-}
-
-static int free_vocab(void **state) {
-    (void)state;
-    di_vocab_destroy(v);
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_deep_nesting_is_refused_not_overrun),
@@ -335,5 +323,8 @@ int main(void) {
         cmocka_unit_test(test_memory_may_run_out_anywhere),
 #endif
     };
-    return cmocka_run_group_tests(tests, make_vocab, free_vocab);
+    v = test_vocab();
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    di_vocab_destroy(v);
+    return failed;
 }

@@ -275,18 +275,6 @@ static void test_forced_bytes_stop_where_a_choice_or_the_end_comes(void **state)
     di_grammar_release(g);
 }
 
-static int make_vocab(void **state) {
-    (void)state;
-    v = test_vocab();
-    return 0;
-}
-
-static int free_vocab(void **state) {
-    (void)state;
-    di_vocab_destroy(v);
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_masks_of_schemas_equal_trying_every_token),
@@ -297,5 +285,8 @@ int main(void) {
         cmocka_unit_test(test_behind_the_end_only_the_stop_token_is_allowed),
         cmocka_unit_test(test_forced_bytes_stop_where_a_choice_or_the_end_comes),
     };
-    return cmocka_run_group_tests(tests, make_vocab, free_vocab);
+    v = test_vocab();
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    di_vocab_destroy(v);
+    return failed;
 }

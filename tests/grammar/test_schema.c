@@ -300,18 +300,6 @@ static void test_lenient_leaves_out_and_says_so(void **state) {
     di_grammar_release(g);
 }
 
-static int make_vocab(void **state) {
-    (void)state;
-    v = test_vocab();
-    return 0;
-}
-
-static int free_vocab(void **state) {
-    (void)state;
-    di_vocab_destroy(v);
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_faults_of_other_engines_are_not_ours),
@@ -322,5 +310,8 @@ int main(void) {
         cmocka_unit_test(test_what_cannot_be_is_refused_with_its_place),
         cmocka_unit_test(test_lenient_leaves_out_and_says_so),
     };
-    return cmocka_run_group_tests(tests, make_vocab, free_vocab);
+    v = test_vocab();
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    di_vocab_destroy(v);
+    return failed;
 }

@@ -271,18 +271,6 @@ static void test_bad_choices_are_refused_by_place(void **state) {
     }
 }
 
-static int make_vocab(void **state) {
-    (void)state;
-    v = test_vocab();
-    return 0;
-}
-
-static int free_vocab(void **state) {
-    (void)state;
-    di_vocab_destroy(v);
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_calls_are_what_the_schemas_allow),
@@ -293,5 +281,8 @@ int main(void) {
         cmocka_unit_test(test_drafts_are_apart),
         cmocka_unit_test(test_bad_choices_are_refused_by_place),
     };
-    return cmocka_run_group_tests(tests, make_vocab, free_vocab);
+    v = test_vocab();
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    di_vocab_destroy(v);
+    return failed;
 }

@@ -360,18 +360,6 @@ static void test_a_long_array_takes_little_memory_an_element(void **state) {
     di_free(text);
 }
 
-static int make_vocab(void **state) {
-    (void)state;
-    v = test_vocab();
-    return 0;
-}
-
-static int free_vocab(void **state) {
-    (void)state;
-    di_vocab_destroy(v);
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_arrays_are_accepted_if_no_two_values_are_one),
@@ -379,5 +367,8 @@ int main(void) {
         cmocka_unit_test(test_too_few_values_are_an_error),
         cmocka_unit_test(test_a_long_array_takes_little_memory_an_element),
     };
-    return cmocka_run_group_tests(tests, make_vocab, free_vocab);
+    v = test_vocab();
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    di_vocab_destroy(v);
+    return failed;
 }
