@@ -12,8 +12,10 @@
  * late the load maker itself was with it stands beside, and so does the server's own part, from its
  * histograms: reading (end of the body to acceptance), and waiting (something to tell to taken by
  * the connection). Both hold what the machine added; how long the server's threads, ready to run,
- * waited for a core, and how long they ran, is the kernel's own count of them. On a machine that
- * others use each pair is one look; the best of them is the judge. */
+ * waited for a core, and how long they ran, is the kernel's own count of them. Behind each half
+ * load comes the same from a server that does nothing but write the same bytes
+ * (bench/server/bare.c): what takes longer than there, the front end has added. On a machine that
+ * others use each round is one look; the medians judge. */
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>
@@ -31,7 +33,7 @@
 
 #include "base/clock.h"
 
-enum { CLIENTS = 64, MOST_TIMES = 1 << 20, TAIL = 8, PAIRS = 9 };
+enum { CLIENTS = 64, MOST_TIMES = 1 << 20, TAIL = 8, ROUNDS = 9 };
 
 typedef struct client {
     int fd;
@@ -46,7 +48,8 @@ typedef struct client {
 
 typedef struct load {
     struct sockaddr_in address;
-    pid_t server; /* 0: one that we did not start */
+    struct sockaddr_in bare; /* of the server that does nothing */
+    pid_t server;            /* 0: one that we did not start */
     bool stream;
     double seconds, rate; /* rate 0: as fast as answers come */
     char request[1024];
@@ -389,20 +392,51 @@ static double measure(load *l, const char *name, bool times) {
     return rate;
 }
 
-/* Pairs of full and half load. */
-static void measure_stream(load *l, int pairs) {
-    double best = 0, tail = 1e9;
-    for (int i = 0; i < pairs; i++) {
+/* Of one round of half load, in ms: at the half and at one in a hundred. */
+typedef struct look {
+    double p50, p99;
+} look;
+
+static look look_at(double *times, long n) {
+    return (look){share(times, n, 0.5), share(times, n, 0.99)};
+}
+
+/* The load that the real server had just now, on the one that does nothing. */
+static look measure_bare(load *l) {
+    load bare = *l;
+    bare.address = l->bare;
+    bare.server = 0;
+    run(&bare);
+    print_times("a server that does nothing: to the first", bare.first, bare.num_times);
+    fflush(stdout);
+    return look_at(bare.first, bare.num_times);
+}
+
+static double median_of(double *values, int n) {
+    qsort(values, (size_t)n, sizeof *values, by_size);
+    return values[n / 2];
+}
+
+/* Rounds of full load, half load, and half load on the bare server. */
+static void measure_stream(load *l, int rounds) {
+    double full[ROUNDS], p99[ROUNDS], bare[ROUNDS], added[ROUNDS], added_half[ROUNDS];
+    for (int i = 0; i < rounds; i++) {
         l->rate = 0;
-        double full = measure(l, "streamed, full load", false);
-        best = full > best ? full : best;
-        l->rate = full / 2;
+        full[i] = measure(l, "streamed, full load", false);
+        l->rate = full[i] / 2;
         measure(l, "streamed, half load", true);
-        double p99 = share(l->first, l->num_times, 0.99);
-        tail = p99 < tail ? p99 : tail;
+        look ours = look_at(l->first, l->num_times), idle = measure_bare(l);
+        p99[i] = ours.p99;
+        bare[i] = idle.p99;
+        added[i] = ours.p99 - idle.p99;
+        added_half[i] = ours.p50 - idle.p50;
+        printf("    added                                        p50 %8.3f   p99 %8.3f ms\n",
+               added_half[i], added[i]);
     }
-    printf("best of %d: %.0f requests/s streamed; first event at half load p99 %.3f ms\n", pairs,
-           best, tail);
+    printf("medians of %d: %.0f requests/s streamed; first event at half load p99 %.3f ms, of a "
+           "server that does nothing %.3f ms; added p50 %.3f, p99 %.3f ms\n",
+           rounds, median_of(full, rounds), median_of(p99, rounds), median_of(bare, rounds),
+           median_of(added_half, rounds), median_of(added, rounds));
 }
 
 static void print_memory(pid_t pid, const char *when) {
@@ -420,19 +454,20 @@ static void print_memory(pid_t pid, const char *when) {
     }
 }
 
-static pid_t start_server(char *address, size_t size) {
+/* A program of the build, which prints its address first; what it reads comes from `in`. */
+static pid_t start(const char *const *argv, int in, char *address, size_t size) {
     const char *build = getenv("BUILD");
     char program[512];
     int ends[2];
-    snprintf(program, sizeof program, "%s/tests/server/scripted_server",
-             build ? build : "build/release");
+    snprintf(program, sizeof program, "%s/%s", build ? build : "build/release", argv[0]);
     if (pipe(ends) != 0) {
         die("pipe");
     }
     pid_t pid = fork();
     if (pid == 0) {
+        dup2(in, STDIN_FILENO);
         dup2(ends[1], STDOUT_FILENO);
-        execl(program, program, "models/demo", "fixed_tokens=64", (char *)NULL);
+        execv(program, (char *const *)argv);
         die(program);
     }
     close(ends[1]);
@@ -443,22 +478,52 @@ static pid_t start_server(char *address, size_t size) {
     return pid;
 }
 
-static void set_address(load *l, char *text) {
+static struct sockaddr_in to_address(char *text) {
     char *port = strrchr(text, ':');
     if (!port) {
         fprintf(stderr, "http: %s is no ADDRESS:PORT\n", text);
         exit(2);
     }
     *port++ = 0;
-    l->address =
-        (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(port))};
-    inet_pton(AF_INET, text, &l->address.sin_addr);
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(port))};
+    inet_pton(AF_INET, text, &a.sin_addr);
+    return a;
+}
+
+/* One whole answer of the real server, for the one that does nothing. */
+static pid_t start_bare(load *l) {
+    static char answer[1 << 16];
+    char size[32], address[64];
+    size_t got = 0;
+    FILE *keep = tmpfile();
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    write_request(l);
+    if (!keep || connect(fd, (const struct sockaddr *)&l->address, sizeof l->address) != 0 ||
+        write(fd, l->request, l->request_size) != (ssize_t)l->request_size) {
+        die("an answer");
+    }
+    while (got < 7 || memcmp(answer + got - 7, "\r\n0\r\n\r\n", 7) != 0) {
+        ssize_t more = read(fd, answer + got, sizeof answer - got);
+        if (more <= 0) {
+            die("an answer");
+        }
+        got += (size_t)more;
+    }
+    close(fd);
+    fwrite(answer, 1, got, keep);
+    rewind(keep);
+    snprintf(size, sizeof size, "%zu", l->request_size);
+    const char *const argv[] = {"bench/server/bare", size, NULL};
+    pid_t pid = start(argv, fileno(keep), address, sizeof address);
+    fclose(keep);
+    l->bare = to_address(address);
+    return pid;
 }
 
 int main(int argc, char **argv) {
     static load l;
     char address[64];
-    pid_t server = 0;
+    pid_t server = 0, bare = 0;
     bool against = argc == 3 && strcmp(argv[1], "--against") == 0;
     signal(SIGPIPE, SIG_IGN);
     l.whole = malloc(MOST_TIMES * sizeof *l.whole);
@@ -467,17 +532,20 @@ int main(int argc, char **argv) {
     if (against) {
         snprintf(address, sizeof address, "%s", argv[2]);
     } else {
-        server = l.server = start_server(address, sizeof address);
+        const char *const argv_server[] = {"tests/server/scripted_server", "models/demo",
+                                           "fixed_tokens=64", NULL};
+        server = l.server = start(argv_server, STDIN_FILENO, address, sizeof address);
         print_memory(server, "idle");
     }
-    set_address(&l, address);
+    l.address = to_address(address);
     l.stream = true;
     if (against) {
         l.seconds = 3;
         measure(&l, "streamed, full load", false);
     } else {
         l.seconds = 2;
-        measure_stream(&l, PAIRS);
+        bare = start_bare(&l);
+        measure_stream(&l, ROUNDS);
         l.rate = 0;
         l.stream = false;
         for (int i = 0; i < 3; i++) {
@@ -485,7 +553,9 @@ int main(int argc, char **argv) {
         }
         print_memory(server, "after");
         kill(server, SIGTERM);
+        kill(bare, SIGKILL);
         waitpid(server, NULL, 0);
+        waitpid(bare, NULL, 0);
     }
     free(l.whole);
     free(l.first);
