@@ -68,6 +68,45 @@ static __device__ void decode_list(const dk_attention_call &c, const query &q, r
     }
 }
 
+/* A warp group's results, columns [256 * group, 256 * (group + 1)) of all heads: divided, rounded,
+ * rotated back. They go by way of those columns of the query, which no other group uses any more.
+ */
+static __device__ __forceinline__ void put_results(const dk_attention_call &c, const query &q,
+                                                   row_shared &s, float (&out)[32][4],
+                                                   const float (&total)[2], int group) {
+    int thread = threadIdx.x % 128, lane = thread % 32, t = lane % 4;
+    int row = thread / 32 * 16 + lane / 4, unit = group * 32 + lane;
+    named_barrier(3 + group, 128); /* the group's last product has read what is overwritten */
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float inverse = 1 / total[half];
+#pragma unroll
+        for (int i = 0; i < 32; i++) {
+            float a = divide(out[i][2 * half], total[half], inverse);
+            float b = divide(out[i][2 * half + 1], total[half], inverse);
+            *(uint32_t *)(s.q + tile_unit(row + 8 * half, group * 32 + i) + 4 * t) =
+                to_bf16(a) | (uint32_t)to_bf16(b) << 16;
+        }
+    }
+    named_barrier(3 + group, 128);
+    if (unit * 8 >= c.dim) {
+        return;
+    }
+    turn r[4];
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        r[j] = turn_of(c, q.row, unit * 4 + j);
+    }
+    dk_bf16 *to = c.out + ((size_t)q.row * c.heads + q.head0) * c.dim + unit * 8;
+#pragma unroll 1
+    for (int head = thread / 32; head < TILE && q.head0 + head < c.heads; head += 4) {
+        uint4 v = *(const uint4 *)(s.q + tile_unit(head, unit));
+        *(uint4 *)(to + (size_t)head * c.dim) =
+            make_uint4(rotate_pair(r[0], -1, v.x), rotate_pair(r[1], -1, v.y),
+                       rotate_pair(r[2], -1, v.z), rotate_pair(r[3], -1, v.w));
+    }
+}
+
 /* group: 0 or 1. */
 static __device__ void attend(const dk_attention_call &c, const query &q, row_shared &s,
                               const row_list &l, int group) {
@@ -81,13 +120,20 @@ static __device__ void attend(const dk_attention_call &c, const query &q, row_sh
         }
         int tile = done % TILES;
         float scores[4][4] = {}, top[2], sum[2], fade[2];
+        float2 mine[2][4];
         barrier_wait(&s.full[tile], done / TILES % 2);
         uint32_t keys = shared_address(s.keys[tile]);
         add_scores(scores, shared_address(s.q), keys + group * (32 * 128), chunks);
-        scale_scores(scores, l.filled[2 * block + group], c.scale, top);
-        if (lane % 4 == 0) {
-            s.top[group][row] = top[0];
-            s.top[group][row + 8] = top[1];
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                mine[half][i] = make_float2(scores[i][2 * half], scores[i][2 * half + 1]);
+            }
+            top[half] = scale_scores(mine[half], l.filled[2 * block + group], c.scale);
+            if (lane % 4 == 0) {
+                s.top[group][row + 8 * half] = top[half];
+            }
         }
         named_barrier(1, 256);
 #pragma unroll
@@ -101,12 +147,7 @@ static __device__ void attend(const dk_attention_call &c, const query &q, row_sh
         exp_below(fade);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            float2 mine[4];
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                mine[i] = make_float2(scores[i][2 * half], scores[i][2 * half + 1]);
-            }
-            sum[half] = put_probabilities(mine, top[half], row + 8 * half, 4 * group, s.p);
+            sum[half] = put_probabilities(mine[half], top[half], row + 8 * half, 4 * group, s.p);
         }
         if (lane % 4 == 0) {
             s.sum[group][row] = sum[0];
@@ -133,7 +174,7 @@ static __device__ void attend(const dk_attention_call &c, const query &q, row_sh
         int head = min(q.head0 + row + 8 * half, c.heads - 1);
         total[half] += di_expf(c.sink[head] - peak[half]);
     }
-    put_results(c, q, out, total, group * 32, s.q, 3 + group);
+    put_results(c, q, s, out, total, group);
 }
 
 static __global__ void __launch_bounds__(THREADS, 1) attend_row(dk_attention_call c) {
@@ -162,7 +203,10 @@ static __global__ void __launch_bounds__(THREADS, 1) attend_row(dk_attention_cal
         barrier_init(&s.staged_in[1], TILE);
         barrier_publish();
     }
+    turn r = first_turn(c, q);
     load_query(c, q, threadIdx.x, THREADS, s.q);
+    __syncthreads();
+    rotate_query(c, q, r, THREADS, s.q);
     publish_tile();
     __syncthreads();
     if (threadIdx.x >= THREADS - DECODERS) {

@@ -189,122 +189,93 @@ unpack_records(const dk_attention_call &c, const uint8_t *const *record, int fir
     }
 }
 
-/* ---- queries and results ---------------------------------------------------------------------*/
+/* ---- queries and results ---------------------------------------------------------------------
+ *
+ * Two values of a head that are rotated together are one word of a tile. Loops stay rolled. */
 
-/* The angles of eight values of a row's heads, from value `at` on: of those pairs that are rotated,
- * `first` and on. */
-struct angles {
-    int first;
-    float cosine[4], sine[4];
+/* Of a pair of a row's values; `turns`: it is one of those that are rotated. */
+struct turn {
+    bool turns;
+    float cosine, sine;
 };
 
-static __device__ __forceinline__ angles load_angles(const dk_attention_call &c, int row, int at) {
-    int begin = c.dim - 2 * c.half;
-    angles g = {at >= c.dim ? 4 : max((begin - at) / 2, 0)};
-#pragma unroll
-    for (int j = 0; j < 4; j++) { /* some pair's, where none is rotated */
-        int pair = min(max((at - begin) / 2 + j, 0), c.half - 1);
-        g.cosine[j] = c.cosine[(size_t)row * c.half + pair];
-        g.sine[j] = c.sine[(size_t)row * c.half + pair];
+static __device__ __forceinline__ turn turn_of(const dk_attention_call &c, int row, int pair) {
+    int first = c.dim / 2 - c.half;
+    size_t at = (size_t)row * c.half + pair - first;
+    if (pair < first || pair >= c.dim / 2) {
+        return {false, 1, 0};
     }
-    return g;
+    return {true, c.cosine[at], c.sine[at]};
 }
 
-static __device__ __forceinline__ uint32_t rotate_pair(const angles &g, int j, float sign,
-                                                       uint32_t pair) {
+static __device__ __forceinline__ uint32_t rotate_pair(const turn &r, float sign, uint32_t pair) {
     float a = __uint_as_float(pair << 16), b = __uint_as_float(pair & 0xffff0000u);
-    float cosine = g.cosine[j], sine = sign * g.sine[j];
-    uint32_t turned = to_bf16(a * cosine - b * sine) | (uint32_t)to_bf16(a * sine + b * cosine)
-                                                           << 16;
-    return j >= g.first ? turned : pair;
+    float sine = sign * r.sine;
+    uint32_t turned = to_bf16(a * r.cosine - b * sine) | (uint32_t)to_bf16(a * sine + b * r.cosine)
+                                                             << 16;
+    return r.turns ? turned : pair;
 }
 
-static __device__ __forceinline__ uint4 rotate_eight(const angles &g, float sign, uint4 v) {
-    return make_uint4(rotate_pair(g, 0, sign, v.x), rotate_pair(g, 1, sign, v.y),
-                      rotate_pair(g, 2, sign, v.z), rotate_pair(g, 3, sign, v.w));
+/* Begins to copy 16 bytes to shared memory; or zeros. */
+static __device__ __forceinline__ void copy_unit(uint32_t to, const void *from, bool there) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to),
+                 "l"(__cvta_generic_to_global(from)), "r"(there ? 16 : 0)
+                 : "memory");
 }
 
-/* The rotated heads of a query as a tile, zeros behind the last head and behind dim. By `threads`
- * threads, a multiple of 64; each has a unit of its own. */
+/* The heads of a query as a tile, zeros behind the last head and behind dim. By `threads` threads,
+ * a multiple of 64; each has a unit of its own, and all that it brings is on its way at once. */
 static __device__ __forceinline__ void load_query(const dk_attention_call &c, const query &q,
                                                   int thread, int threads, unsigned char *tile) {
-    enum { AHEAD = 4 };
-    int unit = thread % 64, step = threads / 64;
+    int unit = thread % 64;
     const dk_bf16 *from = c.q + ((size_t)q.row * c.heads + q.head0) * c.dim + unit * 8;
-    if (unit >= (c.dim + TILE - 1) / TILE * 8) {
-        return;
-    }
-    angles g = load_angles(c, q.row, unit * 8);
+    if (unit < (c.dim + TILE - 1) / TILE * 8) {
 #pragma unroll 1
-    for (int first = thread / 64; first < TILE; first += AHEAD * step) {
-        uint4 v[AHEAD];
-#pragma unroll
-        for (int u = 0; u < AHEAD; u++) {
-            int head = first + u * step;
-            v[u] = make_uint4(0, 0, 0, 0);
-            if (head < TILE && q.head0 + head < c.heads && unit * 8 < c.dim) {
-                v[u] = *(const uint4 *)(from + (size_t)head * c.dim);
-            }
-        }
-#pragma unroll
-        for (int u = 0; u < AHEAD; u++) {
-            if (first + u * step < TILE) {
-                *(uint4 *)(tile + tile_unit(first + u * step, unit)) = v[u];
-            }
+        for (int head = thread / 64; head < TILE; head += threads / 64) {
+            bool there = q.head0 + head < c.heads && unit * 8 < c.dim;
+            copy_unit(shared_address(tile + tile_unit(head, unit)),
+                      there ? from + (size_t)head * c.dim : c.q, there);
         }
     }
+    asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+/* Of the first pair that rotate_query gives this thread, to be loaded early. */
+static __device__ __forceinline__ turn first_turn(const dk_attention_call &c, const query &q) {
+    return turn_of(c, q.row, c.dim / 2 - c.half + threadIdx.x % 32);
+}
+
+/* Rotates what load_query has brought, behind a barrier. r: first_turn's. */
+static __device__ __forceinline__ void rotate_query(const dk_attention_call &c, const query &q,
+                                                    turn r, int threads, unsigned char *tile) {
+    int thread = threadIdx.x, first = c.dim / 2 - c.half + thread % 32;
 #pragma unroll 1
-    for (int head = thread / 64; head < TILE && g.first < 4; head += step) {
-        uint4 *at = (uint4 *)(tile + tile_unit(head, unit));
-        *at = rotate_eight(g, 1, *at);
+    for (int pair = first; pair < c.dim / 2; pair += 32) {
+        if (pair > first) {
+            r = turn_of(c, q.row, pair);
+        }
+#pragma unroll 1
+        for (int head = thread / 32; head < TILE; head += threads / 32) {
+            uint32_t *at = (uint32_t *)(tile + tile_unit(head, pair / 4) + pair % 4 * 4);
+            *at = rotate_pair(r, 1, *at);
+        }
     }
 }
 
-/* A warp group's results, columns [8 * unit0, 8 * (unit0 + NT)) of all heads: divided, rounded,
- * rotated back. They go by way of those columns of `tile`, which no other group uses any more.
- * barrier: a named one of the group's own. */
-template <int NT>
-static __device__ __forceinline__ void put_results(const dk_attention_call &c, const query &q,
-                                                   float (&out)[NT][4], const float (&total)[2],
-                                                   int unit0, unsigned char *tile, int barrier) {
-    int thread = threadIdx.x % 128, lane = thread % 32, t = lane % 4;
-    int row = thread / 32 * 16 + lane / 4, unit = unit0 + thread % NT;
-    named_barrier(barrier, 128); /* the group's last product has read what is overwritten */
-    angles g = load_angles(c, q.row, unit * 8);
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        /* a quotient as the division rounds it, from the rounded inverse; an infinite total (of an
-         * empty list) gives 0 */
-        float inverse = 1 / total[half];
-        bool ordinary = total[half] < 0x1p100f;
-        auto divide = [&](float x) {
-            float y = x * inverse, rest = fmaf(-y, total[half], x);
-            return ordinary ? fmaf(rest, inverse, y) : y;
-        };
-#pragma unroll
-        for (int i = 0; i < NT; i++) {
-            *(uint32_t *)(tile + tile_unit(row + 8 * half, unit0 + i) + 4 * t) =
-                to_bf16(divide(out[i][2 * half])) | (uint32_t)to_bf16(divide(out[i][2 * half + 1]))
-                                                        << 16;
-        }
-    }
-    named_barrier(barrier, 128);
-    dk_bf16 *to = c.out + ((size_t)q.row * c.heads + q.head0) * c.dim + unit * 8;
-#pragma unroll 1
-    for (int head = thread / NT; head < TILE; head += 128 / NT) {
-        if (q.head0 + head < c.heads && unit * 8 < c.dim) {
-            uint4 v = rotate_eight(g, -1, *(const uint4 *)(tile + tile_unit(head, unit)));
-            *(uint4 *)(to + (size_t)head * c.dim) = v;
-        }
-    }
+/* A quotient as the division rounds it, from the rounded inverse of the denominator; an infinite
+ * one (of an empty list) gives 0. */
+static __device__ __forceinline__ float divide(float x, float total, float inverse) {
+    float y = x * inverse, rest = fmaf(-y, total, x);
+    return total < 0x1p100f ? fmaf(rest, inverse, y) : y;
 }
 
 /* ---- softmax ---------------------------------------------------------------------------------
  *
- * A warp group holds 32 of a block's 64 scores of every head, as add_scores leaves them: of heads
- * row and row + 8 (row: see put_results) the columns 8i + 2t and one more. */
+ * A thread holds eight of a head's 32 scores in half a block, as add_scores leaves them: the
+ * columns 8i + 2t and one more. */
 
-/* di_expf of N values that are not above 0, step by step side by side: one alone waits for itself. */
+/* di_expf of N values that are not above 0, step by step side by side: one alone waits for itself.
+ */
 template <int N> static __device__ __forceinline__ void exp_below(float (&v)[N]) {
     const double round = 0x1.8p52;
     double r[N], p[N];
@@ -334,28 +305,23 @@ template <int N> static __device__ __forceinline__ void exp_below(float (&v)[N])
     }
 }
 
-/* Scales scores and takes empty slots out (filled: a bit for each of the 32 slots); the largest of
- * each of the two heads. A NaN is never larger. */
-static __device__ __forceinline__ void scale_scores(float (&s)[4][4], uint32_t filled, float scale,
-                                                    float (&top)[2]) {
+/* Scales a thread's scores of one head and takes empty slots out (filled: a bit for each of the 32
+ * slots); the largest of the head's half. A NaN is never larger. */
+static __device__ __forceinline__ float scale_scores(float2 (&s)[4], uint32_t filled, float scale) {
     uint32_t mine = filled >> threadIdx.x % 4 * 2;
-    top[0] = top[1] = -INFINITY;
+    float top = -INFINITY;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            float v = mine >> (8 * i + j % 2) & 1 ? s[i][j] * scale : -INFINITY;
-            s[i][j] = v;
-            top[j / 2] = v > top[j / 2] ? v : top[j / 2];
-        }
+        s[i].x = mine >> 8 * i & 1 ? s[i].x * scale : -INFINITY;
+        s[i].y = mine >> (8 * i + 1) & 1 ? s[i].y * scale : -INFINITY;
+        top = s[i].x > top ? s[i].x : top;
+        top = s[i].y > top ? s[i].y : top;
     }
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        for (int step = 1; step < 4; step *= 2) {
-            float other = __shfl_xor_sync(0xffffffffu, top[half], step);
-            top[half] = other > top[half] ? other : top[half];
-        }
+    for (int step = 1; step < 4; step *= 2) {
+        float other = __shfl_xor_sync(0xffffffffu, top, step);
+        top = other > top ? other : top;
     }
+    return top;
 }
 
 /* One head's eight scores of a thread (i: columns 8i + 2t, and one more) to probabilities, into row

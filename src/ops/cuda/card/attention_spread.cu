@@ -2,13 +2,14 @@
  * block. It takes the scores of its keys, tells its maxima, and hands its probabilities to all and
  * the columns of its keys to the block that adds those columns up, list block by list block. So
  * every sum has the order that attention.cu has, to the bit, and a query takes as long as one list
- * block and what is exchanged. Bound by latencies: the records' addresses, the cluster's barriers.
- */
+ * block and what is exchanged. Bound by latencies: fetching of code that runs once, of the query
+ * and keys, the cluster's barriers. */
 #include "ops/cuda/card/attention.cuh"
 #include "ops/cuda/card/launch.cuh"
 
 enum {
     THREADS = 512,
+    FETCHERS = 4,  /* the first of the warps that bring other blocks' values */
     MOST = 10,     /* list blocks */
     MOST_TOLD = 9, /* chunks of values that come from other blocks, see told_place */
     TOLD_WORDS = TILE + 1,
@@ -16,17 +17,26 @@ enum {
 };
 
 struct spread_shared {
-    /* first the query, 8 chunks; then probabilities */
-    unsigned char p[MOST][CHUNK_BYTES];
+    /* first the query and its scores, then probabilities, then what is added up */
+    union {
+        unsigned char p[MOST][CHUNK_BYTES];
+        struct {
+            unsigned char query[8 * CHUNK_BYTES];
+            float4 scores[4][2][128]; /* of the four groups' threads */
+        };
+        float out[4][TILE][TILE + 8]; /* of the chunks that the block adds up */
+    };
     /* values: first the records as they lie */
     unsigned char keys[8 * CHUNK_BYTES], values[MOST_TOLD][CHUNK_BYTES];
     float top[MOST][TILE]; /* of each list block; then how much it fades what was before */
     float sum[MOST][2][TILE], filled[MOST];
-    float half_top[2][TILE], peak[TILE];
+    float half_top[2][TILE], peak[TILE], total[4][TILE], inverse[4][TILE];
     const uint8_t *record[TILE];
     uint32_t mine[2]; /* filled slots of this block's */
     uint64_t records_in[2], keys_in, tops_in, values_in, p_in;
 };
+
+static_assert(sizeof(spread_shared) <= 227 * 1024, "more than a multiprocessor has");
 
 /* Who adds up what: block `rank` of a cluster takes column chunks rank, rank + size, ... Its own
  * keys it has; those of the other list blocks come to values[told_place]. */
@@ -54,20 +64,40 @@ static __device__ __forceinline__ float peak_before(const spread_shared &s, int 
     return peak;
 }
 
-/* Columns of this block's keys to those who add them up. One thread a chunk. */
+/* Columns of this block's keys to those who add them up. One warp a chunk: a thread's copies wait
+ * for each other, and so do those of a warp's threads. */
 static __device__ void push_keys(spread_shared &s, int rank, int size, int blocks, int chunks) {
-    int chunk = threadIdx.x, to = chunk % size;
-    if (chunk < chunks && to != rank) {
+    int chunk = threadIdx.x / 32, to = chunk % size;
+    if (threadIdx.x % 32 == 0 && chunk < chunks && to != rank) {
         push(s.values[told_place(to, size, blocks, chunk, rank)], s.keys + chunk * CHUNK_BYTES,
              CHUNK_BYTES, &s.values_in, to);
     }
 }
 
+/* This block's probabilities and sums to those that add up, which are 8 at most. */
 static __device__ void push_probabilities(spread_shared &s, int rank, int size, int chunks) {
-    int to = threadIdx.x;
-    if (to < size && to < chunks && to != rank) {
-        push(s.p[rank], s.p[rank], CHUNK_BYTES, &s.p_in, to);
-        push(s.sum[rank], s.sum[rank], sizeof s.sum[rank], &s.p_in, to);
+    int warp = threadIdx.x / 32, to = warp % 8;
+    if (threadIdx.x % 32 == 0 && to < min(size, chunks) && to != rank) {
+        const void *what = warp < 8 ? (const void *)s.p[rank] : s.sum[rank];
+        push(what, what, warp < 8 ? CHUNK_BYTES : sizeof s.sum[rank], &s.p_in, to);
+    }
+}
+
+/* The same by way of memory, which is to say the second cache: it sends them to all at once, where
+ * eight copies from block to block take twice as long. */
+static __device__ void send_probabilities(const dk_attention_call &c, spread_shared &s, int rank,
+                                          int size, int chunks) {
+    int warp = threadIdx.x / 32;
+    if (threadIdx.x % 32 == 0 && warp < 2) {
+        size_t at = ((size_t)blockIdx.z * gridDim.y + blockIdx.y) * TILE_BLOCKS + rank;
+        unsigned char *there = c.told + at * DK_TOLD_BYTES + warp * CHUNK_BYTES;
+        void *here = warp == 0 ? (void *)s.p[rank] : s.sum[rank];
+        uint32_t bytes = warp == 0 ? CHUNK_BYTES : sizeof s.sum[rank];
+        unsigned others = ((1u << min(size, chunks)) - 1) & ~(1u << rank);
+        put_back(there, here, bytes);
+        if (others) {
+            fetch_for(others, here, there, bytes, &s.p_in);
+        }
     }
 }
 
@@ -110,57 +140,107 @@ static __device__ __forceinline__ void make_fades(spread_shared &s, int blocks) 
     __syncthreads();
 }
 
-/* One chunk of columns, by one warp group. */
-static __device__ void add_chunk(const dk_attention_call &c, const query &q, spread_shared &s,
-                                 int rank, int size, int blocks, int chunk, int group) {
+/* What a list block adds to one chunk of columns. */
+struct addend {
+    uint32_t p, values;
+    float fade[2], sum[2];
+};
+
+static __device__ __forceinline__ addend load_addend(spread_shared &s, int rank, int blocks,
+                                                     int chunk, int first_place, int block,
+                                                     int row) {
+    int place = first_place + block - (rank < blocks && block > rank);
+    addend a;
+    a.p = shared_address(s.p[block]);
+    a.values = shared_address(block == rank ? s.keys + chunk * CHUNK_BYTES : s.values[place]);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int head = row + 8 * half;
+        a.fade[half] = s.top[block][head];
+        a.sum[half] = s.sum[block][0][head] + s.sum[block][1][head];
+    }
+    return a;
+}
+
+/* One chunk of columns, by one warp group: this block's i-th, to s.out and its denominators. */
+static __device__ __forceinline__ void add_chunk(const dk_attention_call &c, const query &q,
+                                                 spread_shared &s, int rank, int size, int blocks,
+                                                 int i, float (&out)[8][4], float (&total)[2]) {
     int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane / 4;
-    float out[8][4] = {}, total[2] = {}, fade[2];
+    int chunk = rank + i * size, first_place = i * blocks_told(rank, blocks);
+    unsigned left = __ballot_sync(0xffffffffu, lane < blocks && s.filled[lane] != 0);
+    float sink[2] = {c.sink[min(q.head0 + row, c.heads - 1)],
+                     c.sink[min(q.head0 + row + 8, c.heads - 1)]};
+    addend next = load_addend(s, rank, blocks, chunk, first_place, max(__ffs(left) - 1, 0), row);
 #pragma unroll 1
-    for (int block = 0; block < blocks; block++) {
-        if (s.filled[block] == 0) {
-            continue;
-        }
+    while (left) {
+        addend now = next;
+        left &= left - 1;
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            int head = row + 8 * half;
-            fade[half] = s.top[block][head];
-            total[half] =
-                total[half] * fade[half] + (s.sum[block][0][head] + s.sum[block][1][head]);
+            total[half] = total[half] * now.fade[half] + now.sum[half];
         }
-        fade_out(out, fade);
-        const unsigned char *values = block == rank
-                                          ? s.keys + chunk * CHUNK_BYTES
-                                          : s.values[told_place(rank, size, blocks, chunk, block)];
-        add_values(out, shared_address(s.p[block]), shared_address(values));
+        fade_out(out, now.fade);
+        next = load_addend(s, rank, blocks, chunk, first_place, max(__ffs(left) - 1, 0), row);
+        add_values(out, now.p, now.values);
     }
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        int head = min(q.head0 + row + 8 * half, c.heads - 1);
-        total[half] += di_expf(c.sink[head] - s.peak[row + 8 * half]);
+        total[half] += di_expf(sink[half] - s.peak[row + 8 * half]);
     }
-    put_results(c, q, out, total, chunk * 8, s.keys, 1 + group);
 }
 
-/* This block's keys, and the columns that it adds up of the others', from decoded tiles. One
- * thread. */
-static __device__ void fetch_tiles(const dk_attention_call &c, spread_shared &s, int row, int rank,
-                                   int size, int blocks, int chunks) {
-    const unsigned char *tiles = c.tiles + tile_index(row, 0) * TILE_BYTES;
-    if (rank < blocks) {
-        uint32_t bytes = chunks * CHUNK_BYTES;
-        barrier_expect(&s.keys_in, bytes);
-        fetch(s.keys, tiles + (size_t)rank * TILE_BYTES, bytes, &s.keys_in);
-    }
-#pragma unroll 1
-    for (int chunk = rank; chunk < chunks; chunk += size) {
-#pragma unroll 1
-        for (int block = 0; block < blocks; block++) {
-            if (block != rank) {
-                fetch(s.values[told_place(rank, size, blocks, chunk, block)],
-                      tiles + (size_t)block * TILE_BYTES + chunk * CHUNK_BYTES, CHUNK_BYTES,
-                      &s.values_in);
-            }
+/* The sums of a chunk's columns, which this group has, to where all threads finish them. */
+static __device__ __forceinline__ void keep_sums(spread_shared &s, int i, const float (&out)[8][4],
+                                                 const float (&total)[2]) {
+    int lane = threadIdx.x % 32, t = lane % 4, row = threadIdx.x % 128 / 32 * 16 + lane / 4;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+#pragma unroll
+        for (int unit = 0; unit < 8; unit++) {
+            *(float2 *)&s.out[i][row + 8 * half][8 * unit + 2 * t] =
+                make_float2(out[unit][2 * half], out[unit][2 * half + 1]);
         }
+        if (t == 0) {
+            s.total[i][row + 8 * half] = total[half];
+            s.inverse[i][row + 8 * half] = 1 / total[half];
+        }
+    }
+}
+
+/* Results of one chunk: divided, rounded, rotated back. A warp a head, a pair a thread. */
+static __device__ __forceinline__ void put_results(const dk_attention_call &c, const query &q,
+                                                   const spread_shared &s, int chunk, int i) {
+    int lane = threadIdx.x % 32, pair = chunk * (TILE / 2) + lane;
+    if (2 * pair >= c.dim) {
+        return;
+    }
+    turn r = turn_of(c, q.row, pair);
+    dk_bf16 *to = c.out + ((size_t)q.row * c.heads + q.head0) * c.dim + 2 * pair;
+#pragma unroll 2
+    for (int head = threadIdx.x / 32; head < TILE; head += THREADS / 32) {
+        float2 v = *(const float2 *)&s.out[i][head][2 * lane];
+        float total = s.total[i][head], inverse = s.inverse[i][head];
+        uint32_t word = to_bf16(divide(v.x, total, inverse)) |
+                        (uint32_t)to_bf16(divide(v.y, total, inverse)) << 16;
+        if (q.head0 + head < c.heads) {
+            *(uint32_t *)(to + (size_t)head * c.dim) = rotate_pair(r, -1, word);
+        }
+    }
+}
+
+/* The columns that this block adds up of the others' keys, from decoded tiles: not before its own
+ * keys and the query are there, which are needed first. Some warps, each a copy at a time. */
+static __device__ void fetch_values(const dk_attention_call &c, spread_shared &s, int row, int rank,
+                                    int size, int blocks, int chunks) {
+    const unsigned char *tiles = c.tiles + tile_index(row, 0) * TILE_BYTES;
+    int told = blocks_told(rank, blocks), all = owned_chunks(rank, size, chunks) * told;
+#pragma unroll 1
+    for (int place = threadIdx.x / 32 - FETCHERS; place < all; place += THREADS / 32 - FETCHERS) {
+        int chunk = rank + place / told * size, block = place % told;
+        block += rank < blocks && block >= rank;
+        fetch(s.values[place], tiles + (size_t)block * TILE_BYTES + chunk * CHUNK_BYTES,
+              CHUNK_BYTES, &s.values_in);
     }
 }
 
@@ -177,7 +257,7 @@ static __device__ __forceinline__ void decode_block(const dk_attention_call &c, 
         stage_records(c, s.record, 0, TILE, windows, first == 1, threadIdx.x, s.values[0],
                       &s.records_in[first]);
     } else {
-        load_query(c, q, threadIdx.x - TILE, THREADS - TILE, s.p[0]);
+        load_query(c, q, threadIdx.x - TILE, THREADS - TILE, s.query);
     }
     __syncthreads();
 #pragma unroll 1
@@ -193,6 +273,21 @@ static __device__ __forceinline__ void decode_block(const dk_attention_call &c, 
     }
 }
 
+/* All scores of the block's keys by one warp group, which needs least of shared memory's bandwidth;
+ * then an eighth of a head's for each thread of all groups: of half group % 2, heads row or row + 8
+ * by group / 2. */
+static __device__ void form_scores(spread_shared &s, int chunks) {
+    float scores[8][4] = {};
+    add_scores(scores, shared_address(s.query), shared_address(s.keys), chunks);
+#pragma unroll
+    for (int part = 0; part < 8; part++) {
+        int to = part / 2, first = to % 2 * 4 + part % 2 * 2, upper = to / 2 * 2;
+        s.scores[to][part % 2][threadIdx.x % 128] =
+            make_float4(scores[first][upper], scores[first][upper + 1], scores[first + 1][upper],
+                        scores[first + 1][upper + 1]);
+    }
+}
+
 /* Grid: list blocks (a cluster), groups of heads, queries. TILES: keys have been decoded. */
 template <bool TILES>
 static __global__ void __launch_bounds__(THREADS, 1) attend_spread(dk_attention_call c) {
@@ -203,7 +298,6 @@ static __global__ void __launch_bounds__(THREADS, 1) attend_spread(dk_attention_
     int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane / 4;
     int blocks = (q.slots + TILE - 1) / TILE, chunks = (c.dim + TILE - 1) / TILE;
     int owned = owned_chunks(rank, size, chunks);
-    let_successors_begin();
     if (threadIdx.x == 0) {
         uint32_t told = blocks_told(rank, blocks), to_owner = owned > 0;
         barrier_init(&s.records_in[0], TILE);
@@ -219,35 +313,46 @@ static __global__ void __launch_bounds__(THREADS, 1) attend_spread(dk_attention_
     }
     __syncthreads();
     wait_for_predecessors();
+    turn r = first_turn(c, q);
     if (TILES) {
-        if (threadIdx.x == 0) {
-            fetch_tiles(c, s, q.row, rank, size, blocks, chunks);
-        }
         if (rank < blocks) {
-            if (threadIdx.x < 2) {
+            if (threadIdx.x == THREADS - 32) {
+                uint32_t bytes = chunks * CHUNK_BYTES;
+                barrier_expect(&s.keys_in, bytes);
+                fetch(s.keys, c.tiles + tile_index(q.row, rank) * TILE_BYTES, bytes, &s.keys_in);
+            } else if (threadIdx.x < 2) {
                 s.mine[threadIdx.x] = __ldcg(c.filled + 2 * tile_index(q.row, rank) + threadIdx.x);
             }
-            load_query(c, q, threadIdx.x, THREADS, s.p[0]);
+            load_query(c, q, threadIdx.x, THREADS, s.query);
         }
+        __syncthreads();
     } else if (rank < blocks) {
         decode_block(c, q, s, rank);
     }
+    if (rank < blocks) {
+        rotate_query(c, q, r, THREADS, s.query);
+    }
     publish_tile();
     __syncthreads();
-    cluster_arrive(); /* barriers are there, and room for values */
-    float scores[4][4] = {}, top[2];
-    int half = group % 2, upper = group / 2; /* of the block's keys; of a thread's two heads */
+    cluster_arrive();                                 /* barriers are there, and room for values */
+    int half = group % 2, head = row + group / 2 * 8; /* of this thread's scores */
+    float2 mine[4];
+    if (TILES && rank < blocks) {
+        barrier_wait(&s.keys_in, 0);
+    }
+    if (TILES && group > 0 && lane == 0) {
+        fetch_values(c, s, q.row, rank, size, blocks, chunks);
+    }
     if (rank < blocks) {
-        if (TILES) {
-            barrier_wait(&s.keys_in, 0);
+        if (group == 0) {
+            form_scores(s, chunks);
         }
-        /* two groups form the same scores, and then share them out between themselves */
-        add_scores(scores, shared_address(s.p[0]), shared_address(s.keys) + half * (32 * 128),
-                   chunks);
-        scale_scores(scores, s.mine[half], c.scale, top);
-        if (lane % 4 == 0 && upper == 0) {
-            s.half_top[half][row] = top[0];
-            s.half_top[half][row + 8] = top[1];
+        __syncthreads();
+        *(float4 *)&mine[0] = s.scores[group][0][threadIdx.x % 128];
+        *(float4 *)&mine[2] = s.scores[group][1][threadIdx.x % 128];
+        float top = scale_scores(mine, s.mine[half], c.scale);
+        if (lane % 4 == 0) {
+            s.half_top[half][head] = top;
         }
     }
     cluster_wait();
@@ -260,13 +365,6 @@ static __global__ void __launch_bounds__(THREADS, 1) attend_spread(dk_attention_
     }
     barrier_wait(&s.tops_in, 0);
     if (rank < blocks) {
-        int head = row + upper * 8;
-        float2 mine[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            mine[i] = upper ? make_float2(scores[i][2], scores[i][3])
-                            : make_float2(scores[i][0], scores[i][1]);
-        }
         float sum =
             put_probabilities(mine, peak_before(s, rank + 1, head), head, 4 * half, s.p[rank]);
         if (lane % 4 == 0) {
@@ -274,17 +372,31 @@ static __global__ void __launch_bounds__(THREADS, 1) attend_spread(dk_attention_
         }
         publish_tile();
         __syncthreads();
-        push_probabilities(s, rank, size, chunks);
+        if (TILES) {
+            send_probabilities(c, s, rank, size, chunks);
+        } else {
+            push_probabilities(s, rank, size, chunks);
+        }
     }
     if (owned > 0) {
         make_fades(s, blocks);
         barrier_wait(&s.values_in, 0);
         barrier_wait(&s.p_in, 0);
     }
-    cluster_arrive(); /* all that was sent here has come */
+    let_successors_begin(); /* not before: they bring weights, and what we bring would wait */
+    cluster_arrive();       /* all that was sent here has come */
+    float out[8][4] = {}, total[2] = {};
+    if (group < owned) { /* at most four are: a cluster has two blocks at least */
+        add_chunk(c, q, s, rank, size, blocks, group, out, total);
+    }
+    __syncthreads(); /* probabilities have been read */
+    if (group < owned) {
+        keep_sums(s, group, out, total);
+    }
+    __syncthreads();
 #pragma unroll 1
-    for (int i = group; i < owned; i += THREADS / 128) {
-        add_chunk(c, q, s, rank, size, blocks, rank + i * size, group);
+    for (int i = 0; i < owned; i++) {
+        put_results(c, q, s, rank + i * size, i);
     }
     cluster_wait(); /* and so has all that was sent from here */
 }

@@ -172,7 +172,11 @@ void dk_entry_store(cudaStream_t s, const dk_step *step, int ratio, const dk_ent
                     const dk_bf16 *latents, int dim, const dk_bf16 *keys, int key_dim);
 
 /* Decoded list blocks: 64 slots of up to 512 values, as tensor cores read them. */
-enum { DK_TILE_BLOCKS = 10, DK_TILE_BYTES = 64 * 512 * 2 };
+enum {
+    DK_TILE_BLOCKS = 10,
+    DK_TILE_BYTES = 64 * 512 * 2,
+    DK_TOLD_BYTES = 64 * 64 * 2 + 2 * 64 * 4, /* probabilities of 64 heads, sums of their halves */
+};
 
 typedef struct dk_attention_call {
     dk_step step;
@@ -191,6 +195,8 @@ typedef struct dk_attention_call {
      */
     unsigned char *tiles;
     uint32_t *filled;
+    /* then, too: [rows, groups of 64 heads, DK_TILE_BLOCKS] pieces of DK_TOLD_BYTES, to work in */
+    unsigned char *told;
 } dk_attention_call;
 
 void dk_attention(cudaStream_t s, const dk_attention_call *c);

@@ -382,11 +382,15 @@ static bool begin_attention(di_card *c, const di_step *step, int layer, int wind
 
 /* The tiles of so many rows. */
 static bool take_tiles(di_card *c, int rows, dk_attention_call *call) {
-    size_t tiles = (size_t)rows * DK_TILE_BLOCKS;
-    call->tiles =
-        di_card_scratch(c, DI_CARD_USE_TILES, tiles, DK_TILE_BYTES + 2 * sizeof(uint32_t));
+    size_t tiles = (size_t)rows * DK_TILE_BLOCKS, filled = 2 * sizeof(uint32_t);
+    size_t told = (size_t)((call->heads + 63) / 64) * DK_TOLD_BYTES;
+    call->tiles = di_card_scratch(c, DI_CARD_USE_TILES, tiles, DK_TILE_BYTES + filled + told);
+    if (!call->tiles) {
+        return false;
+    }
     call->filled = (uint32_t *)(void *)(call->tiles + tiles * DK_TILE_BYTES);
-    return call->tiles != NULL;
+    call->told = call->tiles + tiles * (DK_TILE_BYTES + filled);
+    return true;
 }
 
 void di_card_attention_keys(di_backend *be, const di_step *step, int layer, int window, int source,

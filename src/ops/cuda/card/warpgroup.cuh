@@ -137,6 +137,26 @@ static __device__ __forceinline__ void fetch(void *to, const void *from, uint32_
         : "memory");
 }
 
+/* The same to the same place in the blocks of a cluster whose bits are set, telling the barrier at
+ * the same place in each. */
+static __device__ __forceinline__ void fetch_for(unsigned blocks, void *to, const void *from,
+                                                 uint32_t bytes, uint64_t *barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster [%0], [%1], %2, [%3], %4;" ::"r"(shared_address(to)),
+                 "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_address(barrier)),
+                 "h"((uint16_t)blocks)
+                 : "memory");
+}
+
+/* Copies to the card's memory, and waits until that has been done. */
+static __device__ __forceinline__ void put_back(void *to, const void *from, uint32_t bytes) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
+                 "cp.async.bulk.commit_group;\n"
+                 "cp.async.bulk.wait_group 0;" ::"l"(__cvta_generic_to_global(to)),
+                 "r"(shared_address(from)), "r"(bytes)
+                 : "memory");
+}
+
 /* ---- products --------------------------------------------------------------------------------
  *
  * Accumulators d[i] hold columns [8i, 8i + 8): with g = lane / 4, t = lane % 4, row = 16 * warp of
@@ -163,6 +183,16 @@ static __device__ __forceinline__ void scores_step(float (&d)[4][4], uint64_t a,
                  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, "
                  "%16, %17, p, 1, 1, 0, 0;\n}"
                  : DK_CELLS4(0)
+                 : "l"(a), "l"(b));
+}
+
+static __device__ __forceinline__ void scores_step(float (&d)[8][4], uint64_t a, uint64_t b) {
+    asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
+                 "%32, %33, p, 1, 1, 0, 0;\n}"
+                 : DK_CELLS4(0), DK_CELLS4(4)
                  : "l"(a), "l"(b));
 }
 
@@ -221,8 +251,9 @@ static __device__ __forceinline__ uint32_t uniform(uint32_t v) {
     return __shfl_sync(0xffffffffu, v, 0);
 }
 
-/* d[64 x 32] += q keys^T over `chunks` chunks; keys: 32 rows of a tile, from row 0 or 32 on. */
-static __device__ __forceinline__ void add_scores(float (&d)[4][4], uint32_t q, uint32_t keys,
+/* d[64 x 8 NT] += q keys^T over `chunks` chunks; keys: a tile, or half of one (row 0 or 32 on). */
+template <int NT>
+static __device__ __forceinline__ void add_scores(float (&d)[NT][4], uint32_t q, uint32_t keys,
                                                   int chunks) {
     uint64_t a = tile_descriptor(uniform(q)), b = tile_descriptor(uniform(keys));
     const uint64_t next = CHUNK_BYTES / 16;
@@ -277,7 +308,8 @@ static __device__ __forceinline__ void load_rows(uint32_t chunk, int k, uint32_t
                  : "r"(chunk + tile_unit(row, 2 * k + lane / 16)));
 }
 
-static __device__ __forceinline__ void add_scores(float (&d)[4][4], uint32_t q, uint32_t keys,
+template <int NT>
+static __device__ __forceinline__ void add_scores(float (&d)[NT][4], uint32_t q, uint32_t keys,
                                                   int chunks) {
     int lane = threadIdx.x % 32;
     for (int at = 0; at < chunks * CHUNK_BYTES; at += CHUNK_BYTES) {
@@ -285,7 +317,7 @@ static __device__ __forceinline__ void add_scores(float (&d)[4][4], uint32_t q, 
             uint32_t a[4], b[2];
             load_rows(q + at, k, a);
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
+            for (int i = 0; i < NT; i++) {
                 uint32_t from = keys + at + tile_unit(8 * i + lane % 8, 2 * k + lane / 8 % 2);
                 asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];"
                              : "=r"(b[0]), "=r"(b[1])
