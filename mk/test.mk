@@ -34,6 +34,14 @@ $(BUILD)/tests/server/%: $(BUILD)/tests/server/%.o $(TEST_SUPPORT) $(SERVER_OBJ)
 	$(call say,LINK)
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) $^ $(SERVER_LDLIBS) $(LDLIBS) -lcmocka -o $@
 
+# The card that is none (tests/simcard/simcard.h), opened in place of the CUDA part.
+SIMCARD := $(BUILD)/tests/simcard/libsimcard.so
+SIMCARD_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/simcard/*.c))
+$(SIMCARD_OBJ): CPPFLAGS += -Itests
+$(SIMCARD): $(SIMCARD_OBJ) $(BUILD)/libdeepinfer.a
+	$(call say,LINK)
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,--exclude-libs,ALL $^ $(LDLIBS) -o $@
+
 $(BUILD)/bench/server/%: $(BUILD)/bench/server/%.o $(BUILD)/tests/support/scripted.o $(SERVER_OBJ) $(BUILD)/libdeepinfer.a
 	$(call say,LINK)
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) $^ $(SERVER_LDLIBS) $(LDLIBS) -o $@

@@ -67,7 +67,8 @@ static bool is_ours(const di_cuda_part *table) {
 /* The part's table of functions, or NULL with *err. */
 static const di_cuda_part *find_part(di_error *err) {
     char why[512];
-    if (!DI_CUDA_BUILT) {
+    const char *given = getenv("DI_CUDA_LIBRARY");
+    if (!DI_CUDA_BUILT && !(given && *given)) {
         di_fail(err, DI_ERR_UNSUPPORTED,
                 "this build has no CUDA (nvcc was not found, or it was built with CUDA=0)");
         return NULL;
