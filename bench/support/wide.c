@@ -334,7 +334,9 @@ static void load(wide *w) {
     double start = di_now();
     wide_check(di_model_load(w->model, true, NULL, NULL, &err), &err);
     double loaded = di_now();
-    wide_check(di_model_prepare(w->model, w->o.max_logits, &recorded, NULL, NULL, &err), &err);
+    wide_check(
+        di_model_prepare(w->model, w->o.max_batch, w->o.max_logits, &recorded, NULL, NULL, &err),
+        &err);
     printf("weights loaded   %.1f s; steps %srecorded   %.1f s\n", loaded - start,
            recorded ? "" : "NOT ", di_now() - loaded);
     wide_check(di_seq_open(w->cache, &seq, (di_hash){0}, &err), &err);

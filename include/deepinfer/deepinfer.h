@@ -381,11 +381,14 @@ typedef struct di_engine_stats {
     /* Steps whose time was predicted: how many, the sums, and the sum of the differences' sizes. */
     uint64_t priced_steps;
     double priced_seconds_predicted, priced_seconds_measured, priced_seconds_error;
-    /* On a card: steps that were queued there whole, tokens drawn and all, and how many of them as
-     * recorded programs; the others had something that the host must do. */
+    /* On a card: steps that were queued there whole, tokens drawn and all (the others had something
+     * that the host must do, drafts above all), and how many steps ran as recorded programs. */
     uint64_t card_steps, recorded_steps;
     /* Steps that the device had been given before the results of the step in front were read. */
     uint64_t steps_ahead;
+    /* Steps that verified drafts, steps behind which some were made; and how many of the first, and
+     * of the draft model's rounds behind the others, ran as recorded programs. */
+    uint64_t verify_steps, recorded_verify_steps, draft_steps, recorded_draft_steps;
 } di_engine_stats;
 
 DI_API void di_engine_get_stats(di_engine *engine, di_engine_stats *stats);

@@ -259,7 +259,8 @@ class EngineStats(Structure):
                                         "priced_seconds_error")),
         ("card_steps", c_uint64),
         ("recorded_steps", c_uint64),
-        ("steps_ahead", c_uint64),
+        *((name, c_uint64) for name in ("steps_ahead", "verify_steps", "recorded_verify_steps",
+                                        "draft_steps", "recorded_draft_steps")),
     ]
 
 

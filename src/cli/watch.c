@@ -147,10 +147,17 @@ void di_watch_end(di_watch *w) {
             per_cent((double)s.prefix_tokens_hit, (double)s.prefix_tokens_asked),
             quantile(w->hosts, none, 0.5), quantile(w->hosts, none, 0.99), s.device_seconds,
             idle_share(&s, &zero));
-    if (s.card_steps > 0) {
-        fprintf(stderr, "card:       %llu of %llu steps whole, %llu of them recorded\n",
+    if (s.card_steps + s.recorded_steps > 0) {
+        fprintf(stderr, "card:       %llu of %llu steps whole, %llu recorded",
                 (unsigned long long)s.card_steps, (unsigned long long)s.steps,
                 (unsigned long long)s.recorded_steps);
+        if (s.draft_steps > 0) {
+            fprintf(stderr,
+                    "; %llu of %llu that verified drafts, and %llu of %llu rounds of drafts",
+                    (unsigned long long)s.recorded_verify_steps, (unsigned long long)s.verify_steps,
+                    (unsigned long long)s.recorded_draft_steps, (unsigned long long)s.draft_steps);
+        }
+        fputc('\n', stderr);
     }
     fprintf(stderr, "batch invariance: always (%s)\n", w->backend);
 }

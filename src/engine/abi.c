@@ -194,6 +194,10 @@ static const di_member members[] = {
     MEMBER(di_engine_stats, card_steps),
     MEMBER(di_engine_stats, recorded_steps),
     MEMBER(di_engine_stats, steps_ahead),
+    MEMBER(di_engine_stats, verify_steps),
+    MEMBER(di_engine_stats, recorded_verify_steps),
+    MEMBER(di_engine_stats, draft_steps),
+    MEMBER(di_engine_stats, recorded_draft_steps),
 };
 
 const di_member *di_layout(size_t *count) {

@@ -397,15 +397,18 @@ static void fail_rows(di_work *w) {
     }
 }
 
-/* Leaves logits, n rows of them, where sample() looks for them; masks are made meanwhile. */
-static bool forward(di_device *d, di_work *w, int n) {
-    di_model *m = d->o.model;
+/* Leaves logits, n rows of them, where sample() looks for them; masks are made meanwhile. *seconds:
+ * of the card, if that draws. */
+static bool forward(di_device *d, di_work *w, int n, double *seconds) {
+    if (d->draws) {
+        return di_on_card_step(d->draws, w, di_queued_place(d->card), d->masks, d->logits, seconds,
+                               &w->error);
+    }
     di_masks_begin(d->masks, w);
-    bool ok = d->draws ? di_model_queue(m, w->parts, w->plan.num_rows, NULL, NULL, &w->error)
-                       : di_model_forward(m, w->parts, w->plan.num_rows, n > 0 ? d->logits : NULL,
-                                          &w->error);
+    bool ok = di_model_forward(d->o.model, w->parts, w->plan.num_rows, n > 0 ? d->logits : NULL,
+                               &w->error);
     di_masks_wait(d->masks);
-    return ok && (!d->draws || di_on_card_draw(d->draws, w, d->logits, &w->error));
+    return ok;
 }
 
 static void do_work(di_device *d, di_work *w) {
@@ -413,6 +416,7 @@ static void do_work(di_device *d, di_work *w) {
     move_state(d, w);
     w->forward = w->middle = w->sampled = di_now();
     w->num_drafted = 0;
+    double seconds = 0;
     di_resolve(&d->resolver, w);
     int n = 0;
     for (int i = 0; i < w->plan.num_rows; i++) {
@@ -422,13 +426,13 @@ static void do_work(di_device *d, di_work *w) {
         w->results[i].num_tokens = w->results[i].num_drafts = 0;
     }
     if (w->plan.num_rows > 0 && !w->failed) {
-        w->failed = !forward(d, w, n);
-        w->middle = di_now();
+        w->failed = !forward(d, w, n, &seconds);
+        w->middle = w->sampled = d->draws ? w->forward + seconds : di_now();
         if (w->failed) {
             fail_rows(w);
         } else {
             sample(d, w, n);
-            w->sampled = di_now();
+            w->sampled = d->draws ? w->middle : di_now();
             if (d->o.num_drafts > 0) {
                 draft(d, w);
             }
@@ -467,12 +471,18 @@ void di_device_force(di_device *d, di_force_fn force, void *user) {
 
 /* ---- the step thread's side -------------------------------------------------------------------*/
 
-/* The thread has nothing to do, so the card may be told what comes next. */
+/* The card is told what comes next. What the thread is doing is done first; it waits for nothing
+ * that is yet to be done here, for whatever is queued was read before. */
 static bool submit_to_card(di_device *d, di_work *w) {
+    if (!di_queued_suits(w)) {
+        return false;
+    }
     pthread_mutex_lock(&d->lock);
-    bool idle = d->queued == 0;
+    while (d->queued > 0) {
+        pthread_cond_wait(&d->changed, &d->lock);
+    }
     pthread_mutex_unlock(&d->lock);
-    bool taken = idle && di_queued_begin(d->card, w);
+    bool taken = di_queued_begin(d->card, w);
     pthread_mutex_lock(&d->lock);
     d->on_card += taken;
     pthread_mutex_unlock(&d->lock);
@@ -480,7 +490,7 @@ static bool submit_to_card(di_device *d, di_work *w) {
 }
 
 void di_device_submit(di_device *d, di_work *w) {
-    w->done = w->queued = w->by_card = false;
+    w->done = w->queued = w->by_card = w->recorded = w->round_recorded = false;
     if (d->card && submit_to_card(d, w)) {
         return;
     }
@@ -535,10 +545,11 @@ di_device *di_device_create(const di_device_options *o, di_error *err) {
         di_fail(err, DI_ERR_NO_MEMORY, "no memory for %d rows of %d logits", o->max_logits,
                 o->vocab_size);
     }
+    if (ok && o->queues_steps) {
+        ok = (d->card = di_queued_create(o, d->masks, err)) != NULL;
+    }
     if (ok && o->queues_steps && o->num_drafts > 0) {
         ok = (d->draws = di_on_card_create(o, err)) != NULL;
-    } else if (ok && o->queues_steps) {
-        ok = (d->card = di_queued_create(o, d->masks, err)) != NULL;
     }
     ok = ok && di_thread_start(&d->thread, run, d, "the device's thread", err);
     d->started = ok;

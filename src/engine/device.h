@@ -72,9 +72,12 @@ typedef struct di_work {
     bool failed;            /* the step as a whole (set before: it is not run): `error` says why */
     di_error error;
     /* CLOCK_MONOTONIC seconds: moves and copies from begin, the forward pass from forward,
-     * sampling from middle, drafts from sampled. */
+     * sampling from middle, drafts from sampled. On a card the forward pass counts as long as it
+     * took there, draws included, and all that the host then does for drafts counts as theirs. */
     double begin, forward, middle, sampled, end;
     int num_drafted; /* answers that got drafts */
+    /* On a card: the forward pass, and the round of drafts, were recorded programs. */
+    bool recorded, round_recorded;
     /* For the moved state, counted whole though what is shared need not move: so it is planned. */
     double moved_seconds;
     size_t moved_bytes;
@@ -109,8 +112,9 @@ typedef struct di_device_options {
 } di_device_options;
 
 /* Starts the thread. Everything in the options is borrowed and, until destroy, the thread's alone,
- * but for the cache's bookkeeping, which it never touches. With queues_steps it works for what is
- * done on the host alone, while nothing is queued: the step thread queues the rest. */
+ * but for the cache's bookkeeping, which it never touches. With queues_steps it has works in which
+ * drafts are verified or made, or something else is the host's to do; the step thread queues the
+ * others, and waits with that until the thread has nothing to do, as the thread waits for them. */
 di_device *di_device_create(const di_device_options *o, di_error *err);
 void di_device_destroy(di_device *d); /* waits for what was submitted */
 

@@ -54,37 +54,50 @@ void di_draw_memory_destroy(di_draw_memory *m) {
     *m = (di_draw_memory){0};
 }
 
-void di_draw_memory_queue(di_draw_memory *m, const float *logits, int n, int first,
-                          const int32_t *before) {
+void di_draw_memory_send(di_draw_memory *m, int n) {
     const di_queue_ops *ops = m->be->ops->queue;
     const di_draw_lists *l = &m->lists;
-    size_t top = (size_t)first * (size_t)m->max_top, mask = (size_t)l->mask_words;
+    size_t words = (size_t)l->num_masks * (size_t)l->mask_words;
+    ops->args_send(m->be, m->rows, (size_t)n * sizeof *m->rows);
+    ops->args_send(m->be, l->masks, words * sizeof *l->masks);
+    ops->args_send(m->be, l->pairs, (size_t)l->num_pairs * sizeof *l->pairs);
+}
+
+void di_draw_memory_draw(di_draw_memory *m, const float *logits, int first, int n,
+                         const int32_t *before) {
     di_draw_call call = {
         .logits = logits,
         .vocab_size = m->vocab_size,
         .n = n,
-        .rows = m->rows,
-        .pairs = l->pairs,
-        .masks = l->masks,
-        .mask_words = l->mask_words,
+        .rows = m->rows + first,
+        .pairs = m->lists.pairs,
+        .masks = m->lists.masks,
+        .mask_words = m->lists.mask_words,
         .before = before,
         .tokens = m->tokens + first,
         .drawn = m->drawn + first,
-        .top = m->top + top,
+        .top = m->top + (size_t)first * (size_t)m->max_top,
         .max_top = m->max_top,
     };
+    m->be->ops->queue->draw(m->be, &call);
+}
+
+void di_draw_memory_fetch(di_draw_memory *m, int n) {
+    const di_queue_ops *ops = m->be->ops->queue;
     bool any_top = false;
     for (int i = 0; i < n; i++) {
         any_top = any_top || m->rows[i].num_top > 0;
     }
-    ops->args_send(m->be, m->rows, (size_t)n * sizeof *m->rows);
-    ops->args_send(m->be, l->masks, (size_t)l->num_masks * mask * sizeof *l->masks);
-    ops->args_send(m->be, l->pairs, (size_t)l->num_pairs * sizeof *l->pairs);
-    ops->draw(m->be, &call);
-    ops->args_fetch(m->be, call.drawn, (size_t)n * sizeof *m->drawn);
+    ops->args_fetch(m->be, m->drawn, (size_t)n * sizeof *m->drawn);
     if (any_top) {
-        ops->args_fetch(m->be, call.top, (size_t)n * (size_t)m->max_top * sizeof *m->top);
+        ops->args_fetch(m->be, m->top, (size_t)n * (size_t)m->max_top * sizeof *m->top);
     }
+}
+
+void di_draw_memory_queue(di_draw_memory *m, const float *logits, int n, const int32_t *before) {
+    di_draw_memory_send(m, n);
+    di_draw_memory_draw(m, logits, 0, n, before);
+    di_draw_memory_fetch(m, n);
 }
 
 void di_draw_memory_scores(di_draw_memory *m, const di_draw *d, int i, di_scored *to) {

@@ -24,11 +24,17 @@ bool di_draw_memory_create(di_draw_memory *m, di_backend *be, int vocab_size, in
                            int max_masks, int max_top, di_error *err);
 void di_draw_memory_destroy(di_draw_memory *m); /* of all zero: nothing */
 
-/* Queues the draw of rows[0 .. n) from logits on the card; results lie in tokens, drawn and top
- * from `first` on, and are there to be read when what is queued has been waited for. rows, lists
- * and masks may be filled anew at once. before: tokens of other memory that draws are fed with. */
-void di_draw_memory_queue(di_draw_memory *m, const float *logits, int n, int first,
-                          const int32_t *before);
+/* Queues the draw of rows[0 .. n) from logits on the card; tokens, drawn and top are there to be
+ * read when what is queued has been waited for. rows, lists and masks may be filled anew at once.
+ * before: tokens of other memory that draws are fed with. */
+void di_draw_memory_queue(di_draw_memory *m, const float *logits, int n, const int32_t *before);
+
+/* The same in its parts, of which the second may be recorded: what rows [0 .. n) say goes there;
+ * rows [first .. first + n) are drawn; results of [0 .. n) come back. */
+void di_draw_memory_send(di_draw_memory *m, int n);
+void di_draw_memory_draw(di_draw_memory *m, const float *logits, int first, int n,
+                         const int32_t *before);
+void di_draw_memory_fetch(di_draw_memory *m, int n);
 
 /* Log-probabilities of result i, whose draw was *d. */
 void di_draw_memory_scores(di_draw_memory *m, const di_draw *d, int i, di_scored *to);

@@ -104,11 +104,15 @@ static void fill_shape(const di_sampling *s, di_draw *d) {
     }
 }
 
+static int32_t forced_token(const di_sample_params *p, const di_sample_input *in) {
+    bool forced = in->num_output >= 0 && (uint64_t)in->num_output < p->golden_token_ids.count;
+    return forced ? p->golden_token_ids.ids[in->num_output] : -1;
+}
+
 bool di_draw_fill(const di_sample_params *p, const di_sample_input *in, int fed, di_draw_lists *l,
                   di_draw *d) {
-    bool forced = in->num_output >= 0 && (uint64_t)in->num_output < p->golden_token_ids.count;
     *d = (di_draw){
-        .forced = forced ? p->golden_token_ids.ids[in->num_output] : -1,
+        .forced = forced_token(p, in),
         .race = p->seeded,
         .logprobs = p->logprobs,
         .num_top = p->logprobs ? (int32_t)p->num_logprobs : 0,
@@ -119,6 +123,29 @@ bool di_draw_fill(const di_sample_params *p, const di_sample_input *in, int fed,
     d->processed = p->logprobs && p->logprobs_mode == DI_LOGPROBS_PROCESSED && !d->greedy;
     return p->num_bad_words == 0 && fill_mask(p, in, l, d) && fill_bias(p, l, d) &&
            fill_counts(p, in->history, fed, l, d);
+}
+
+/* Mostly the mask is the one before. */
+static void share_mask(di_draw_lists *l, int32_t before, di_draw *d) {
+    size_t words = (size_t)l->mask_words, bytes = words * sizeof *l->masks;
+    if (before >= 0 && d->mask >= 0 &&
+        memcmp(l->masks + (size_t)before * words, l->masks + (size_t)d->mask * words, bytes) == 0) {
+        d->mask = before;
+        l->num_masks--;
+    }
+}
+
+bool di_draw_move(const di_sample_params *p, const di_sample_input *in, di_draw_lists *l,
+                  di_draw *d) {
+    di_draw moved = *d;
+    if (!fill_mask(p, in, l, &moved)) {
+        return false;
+    }
+    share_mask(l, d->mask, &moved);
+    moved.forced = forced_token(p, in);
+    moved.position = in->position;
+    *d = moved;
+    return true;
 }
 
 bool di_draw_ok(const di_drawn *r, di_error *err) {

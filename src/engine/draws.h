@@ -19,6 +19,11 @@ typedef struct di_draw_lists {
 bool di_draw_fill(const di_sample_params *p, const di_sample_input *in, int fed, di_draw_lists *l,
                   di_draw *d);
 
+/* Makes of *d, filled for this answer, the draw of a later token that knows of no tokens between:
+ * lists are shared. False if a mask finds no room; *d is as it was then. */
+bool di_draw_move(const di_sample_params *p, const di_sample_input *in, di_draw_lists *l,
+                  di_draw *d);
+
 /* The error of a row that gave no token; true if it gave one. */
 bool di_draw_ok(const di_drawn *r, di_error *err);
 

@@ -143,6 +143,7 @@ static bool open_parts(di_engine *e, const di_engine_options *o, di_error *err) 
         .max_num_seqs = e->sched_options.max_num_seqs,
         .max_rows = e->sched_options.max_num_batched_tokens,
         .max_logits = e->sched_options.max_logits,
+        .most_drafts = most_drafts(o),
         .kv_memory = o->kv_memory,
         .gpu_memory = o->gpu_memory,
         .gpu_memory_share = o->gpu_memory_share,

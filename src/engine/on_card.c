@@ -3,7 +3,7 @@
 #include "engine/on_card.h"
 
 #include "base/alloc.h"
-#include "engine/draw_memory.h"
+#include "engine/draft_round.h"
 #include "model/queue.h"
 
 enum { MAX_MASKS = 256 };
@@ -11,6 +11,8 @@ enum { MAX_MASKS = 256 };
 struct di_on_card {
     di_device_options o;
     di_draw_memory draws;
+    di_draft_round
+        round; /* of drafts, in the same memory: draws of tokens have been read by then */
     int *first, *outputs; /* [max_num_seqs] of each row of the work: its draws */
 };
 
@@ -29,6 +31,8 @@ di_on_card *di_on_card_create(const di_device_options *o, di_error *err) {
     }
     if (!ok) {
         di_fail(err, DI_ERR_NO_MEMORY, "no memory for %d draws on the card", draws);
+    }
+    if (!ok || !di_draft_round_create(&c->round, o->model, &c->draws, o->num_drafts, err)) {
         di_on_card_destroy(c);
         return NULL;
     }
@@ -37,6 +41,7 @@ di_on_card *di_on_card_create(const di_device_options *o, di_error *err) {
 
 void di_on_card_destroy(di_on_card *c) {
     if (c) {
+        di_draft_round_destroy(&c->round);
         di_draw_memory_destroy(&c->draws);
         di_free(c->first);
         di_free(c->outputs);
@@ -92,10 +97,8 @@ static int fill_row(di_on_card *c, di_work *w, int i, int n) {
     return count;
 }
 
-bool di_on_card_draw(di_on_card *c, di_work *w, float *logits, di_error *err) {
-    di_backend *be = c->o.backend;
-    const float *there = di_model_logits(c->o.model);
-    size_t vocab = (size_t)c->o.vocab_size;
+/* Draws of all rows, by row of the work. */
+static int fill_draws(di_on_card *c, di_work *w) {
     int n = 0;
     c->draws.lists.num_pairs = c->draws.lists.num_masks = 0;
     for (int i = 0; i < w->plan.num_rows; i++) {
@@ -103,9 +106,13 @@ bool di_on_card_draw(di_on_card *c, di_work *w, float *logits, di_error *err) {
         c->outputs[i] = w->outputs[i] > 0 ? fill_row(c, w, i, n) : 0;
         n += c->outputs[i];
     }
-    if (n > 0) {
-        di_draw_memory_queue(&c->draws, there, n, 0, NULL);
-    }
+    return n;
+}
+
+static void fetch_logits(di_on_card *c, const di_work *w, float *logits) {
+    di_backend *be = c->o.backend;
+    const float *there = di_model_logits(c->o.model);
+    size_t vocab = (size_t)c->o.vocab_size;
     for (int i = 0; i < w->plan.num_rows; i++) {
         size_t first = (size_t)w->first_logits[i] * vocab;
         if (c->outputs[i] == 0 && w->parts[i].num_logits > 0) {
@@ -113,7 +120,30 @@ bool di_on_card_draw(di_on_card *c, di_work *w, float *logits, di_error *err) {
                               (size_t)w->parts[i].num_logits * vocab * sizeof *logits);
         }
     }
-    return be->ops->sync(be, err);
+}
+
+bool di_on_card_step(di_on_card *c, di_work *w, int place, di_masks *masks, float *logits,
+                     double *seconds, di_error *err) {
+    di_backend *be = c->o.backend;
+    const di_queue_ops *ops = be->ops->queue;
+    double begin, end;
+    di_model_counts before = di_model_get_counts(c->o.model);
+    di_masks_begin(masks, w);
+    ops->begin(be, place);
+    bool ok = di_model_queue(c->o.model, w->parts, w->plan.num_rows, NULL, NULL, err);
+    w->recorded = di_model_get_counts(c->o.model).recorded_steps > before.recorded_steps;
+    di_masks_wait(masks);
+    int n = ok ? fill_draws(c, w) : 0;
+    if (n > 0) {
+        di_draw_memory_queue(&c->draws, di_model_logits(c->o.model), n, NULL);
+    }
+    ops->end(be, place);
+    ok = ops->wait(be, place, &begin, &end, ok ? err : NULL) && ok;
+    *seconds = end - begin;
+    if (ok) {
+        fetch_logits(c, w, logits);
+    }
+    return ok && be->ops->sync(be, err);
 }
 
 int di_on_card_outputs(const di_on_card *c, int i) {
@@ -139,56 +169,49 @@ bool di_on_card_can_propose(const di_row_sampler *s) {
     return !s->guide.constraint && s->params->num_bad_words == 0;
 }
 
-typedef struct proposal {
-    di_on_card *c;
-    const di_work *w;
-    const int *rows;
-    const di_draft_rows *parts;
-    int count;
-    int *lengths;
-} proposal;
-
-/* Column j of a round: the draft is drawn as its token will be. Whose lists find no room gets any
- * token, and no more drafts. */
-static void draw_column(void *user, int j) {
-    proposal *p = user;
-    di_draw_memory *m = &p->c->draws;
-    m->lists.num_pairs = m->lists.num_masks = 0;
-    for (int i = 0; i < p->count; i++) {
-        const di_row_sampler *s = p->w->samplers[p->rows[i]];
-        int64_t position = p->parts[i].pos0 + 1 + j;
+/* The draws of a row's drafts: as their tokens will be. Returns how many there are lists for. */
+static int fill_drafts(di_on_card *c, const di_work *w, int row, const di_draft_rows *part, int i) {
+    const di_row_sampler *s = w->samplers[row];
+    int length = 0;
+    for (int j = 0; j < c->o.num_drafts; j++) {
+        di_draw *d = di_draft_round_draw(&c->round, i, j);
+        int64_t position = part->pos0 + 1 + j;
         di_sample_input in = {
             .history = &s->history,
             .seed = s->seed,
             .position = (uint64_t)position,
-            .num_output = position - p->w->plan.rows[p->rows[i]].job->num_prompt,
+            .num_output = position - w->plan.rows[row].job->num_prompt,
         };
-        if (!di_draw_fill(s->params, &in, -1, &m->lists, &m->rows[i])) {
-            m->rows[i] = (di_draw){.forced = 0, .mask = -1, .floor = 1};
-            p->lengths[i] = p->lengths[i] < j ? p->lengths[i] : j;
+        if (j > 0) {
+            *d = *di_draft_round_draw(&c->round, i, j - 1);
         }
-        m->rows[i].logprobs = false;
-        m->rows[i].num_top = 0;
-        m->rows[i].logits = i * p->c->o.block_size + j;
+        bool ok = length == j && (j == 0 ? di_draw_fill(s->params, &in, -1, &c->draws.lists, d)
+                                         : di_draw_move(s->params, &in, &c->draws.lists, d));
+        if (!ok) { /* any token will do */
+            *d = (di_draw){.forced = 0, .mask = -1, .floor = 1};
+        }
+        d->logprobs = false;
+        d->num_top = 0;
+        length += ok;
     }
-    di_draw_memory_queue(m, di_model_logits(p->c->o.model), p->count, j * p->count, NULL);
+    return length;
 }
 
-bool di_on_card_propose(di_on_card *c, const di_work *w, const int *rows,
-                        const di_draft_rows *parts, int count, int32_t *tokens, float *confidence,
-                        int *lengths, di_error *err) {
-    proposal p = {c, w, rows, parts, count, lengths};
-    int columns = c->o.num_drafts;
+bool di_on_card_propose(di_on_card *c, di_work *w, const int *rows, const di_draft_rows *parts,
+                        int count, int32_t *tokens, float *confidence, int *lengths,
+                        di_error *err) {
+    di_draft_round_begin(&c->round, count);
     for (int i = 0; i < count; i++) {
-        lengths[i] = columns;
+        lengths[i] = fill_drafts(c, w, rows[i], &parts[i], i);
     }
-    if (!di_model_draft_queued(c->o.model, parts, count, columns, draw_column, &p, c->draws.tokens,
-                               confidence, err)) {
+    di_model_counts before = di_model_get_counts(c->o.model);
+    if (!di_draft_round_run(&c->round, parts, count, confidence, err)) {
         return false;
     }
+    w->round_recorded = di_model_get_counts(c->o.model).recorded_rounds > before.recorded_rounds;
     for (int i = 0; i < count; i++) {
-        for (int j = 0; j < columns; j++) {
-            const di_drawn *drawn = &c->draws.drawn[j * count + i];
+        for (int j = 0; j < c->o.num_drafts; j++) {
+            const di_drawn *drawn = di_draft_round_drawn(&c->round, i, j);
             tokens[i * c->o.block_size + j] = drawn->token;
             if (drawn->status != DI_DRAW_OK && j < lengths[i]) {
                 lengths[i] = j;

@@ -231,18 +231,8 @@ static bool open_cache(di_parts *e, const di_parts_options *o, di_error *err) {
     return e->cache != NULL;
 }
 
-/* Steps with drafts are not queued whole on a card yet, and that is worth more there: drafts are
- * for who asks for them. */
-static void prefer_queue(di_parts *e, const di_parts_options *o) {
-    if (e->drafts && o->drafts == DI_DRAFTS_IF_ANY && o->queue_steps && e->backend->ops->queue) {
-        di_log(DI_LOG_INFO, "no drafts unless they are asked for: steps are queued on the card");
-        e->drafts = false;
-    }
-}
-
 static bool open_model(di_parts *e, const di_parts_options *o, di_error *err) {
     di_plan_start start;
-    prefer_queue(e, o);
     di_plan_begin(&start, e->backend);
     int32_t *map = open_cache(e, o, err) ? make_token_map(e, err) : NULL;
     if (!map) {

@@ -22,6 +22,7 @@ typedef struct di_parts_options {
     int64_t max_model_len;    /* 0 = what the model allows */
     int max_num_seqs;         /* slots */
     int max_rows, max_logits; /* of a step */
+    int most_drafts;          /* of an answer that a step verifies, if there are drafts */
     int64_t kv_memory;        /* bytes for cached state; 0 = a quarter of what is free */
     /* On a card: bytes of its memory for everything, or 0 and a share of what is free; 0 = most. */
     int64_t gpu_memory;

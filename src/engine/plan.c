@@ -171,8 +171,9 @@ bool di_plan_card(di_parts *e, const di_parts_options *o, const di_plan_start *s
     if (!o->queue_steps) {
         return true;
     }
+    int rows = o->max_num_seqs * (1 + (e->drafts ? o->most_drafts : 0));
     if (!clear_nobodys(e, err) ||
-        !di_model_prepare(e->model, o->max_num_seqs, &recorded, tell, &s, err)) {
+        !di_model_prepare(e->model, o->max_num_seqs, rows, &recorded, tell, &s, err)) {
         return false;
     }
     e->queues_steps = di_model_can_queue(e->model);

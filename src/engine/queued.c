@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "engine/draw_memory.h"
+#include "engine/resolve.h"
 #include "model/queue.h"
 
 enum { PLACES = 2, MAX_MASKS = 256 };
@@ -80,17 +81,25 @@ static bool guided(const di_work *w, int i) {
     return w->plan.rows[i].outputs > 0 && w->samplers[i]->guide.constraint;
 }
 
-/* Can the card draw these rows? What their lists will take is known before the forward pass is
- * queued, though the lists are not if a token of theirs is on its way. */
-static bool can_draw(const di_work *w, const place *p) {
+bool di_queued_suits(const di_work *w) {
+    for (int i = 0; i < w->plan.num_rows; i++) {
+        const di_plan_row *row = &w->plan.rows[i];
+        const di_row_sampler *s = w->samplers[i];
+        if (row->outputs > 1 || row->propose || row->num_logits > row->outputs ||
+            s->params->num_bad_words > 0 || (s->prompt && row->pos0 < row->job->num_prompt)) {
+            return false;
+        }
+    }
+    return !w->failed && w->plan.num_rows > 0 && w->plan.num_moves == 0;
+}
+
+/* Is there room for the lists of these rows' draws? What they will take is known before the forward
+ * pass is queued, though the lists are not if a token of theirs is on its way. */
+static bool lists_fit(const di_work *w, const place *p) {
     size_t pairs = 0, masks = 0;
     for (int i = 0; i < w->plan.num_rows; i++) {
         const di_plan_row *row = &w->plan.rows[i];
         const di_row_sampler *s = w->samplers[i];
-        if (row->outputs > 1 || row->num_logits > row->outputs || s->params->num_bad_words > 0 ||
-            (s->prompt && row->pos0 < row->job->num_prompt)) {
-            return false;
-        }
         pairs += s->params->num_logit_bias + s->history.num_tokens + 2;
         masks += row->outputs > 0;
     }
@@ -102,7 +111,7 @@ static bool can_draw(const di_work *w, const place *p) {
 static void fill_draw(di_work *w, int i, int logits, place *p) {
     const di_plan_row *row = &w->plan.rows[i];
     di_row_sampler *s = w->samplers[i];
-    int64_t position = row->pos0 + row->num_tokens;
+    int64_t position = w->parts[i].pos0 + w->parts[i].num_tokens;
     di_draw *d = &p->draws.rows[i];
     di_sample_input in = {
         .history = &s->history,
@@ -113,7 +122,7 @@ static void fill_draw(di_work *w, int i, int logits, place *p) {
     p->lost[i] =
         guided(w, i) && !di_guide_mask(&s->guide, 0, &in.grammar_mask, &w->results[i].error);
     bool ok = di_draw_fill(s->params, &in, fed_row(w, i), &p->draws.lists, d);
-    assert(ok); /* can_draw has seen to it */
+    assert(ok); /* lists_fit has seen to it */
     (void)ok;
     d->logits = logits;
 }
@@ -145,18 +154,12 @@ static void fill_draws(di_queued *q, di_work *w, place *p) {
 
 /* ---- inputs -----------------------------------------------------------------------------------*/
 
-/* Tokens that are known by now are filled in; the others are told by their row. True: there are
- * some of those. */
+/* Tokens that are on their way are told by their row. True: there are some. */
 static bool fill_sources(di_queued *q, di_work *w) {
     bool any = false;
     for (int i = 0; i < w->plan.num_rows; i++) {
-        int row = q->source[i] = fed_row(w, i);
-        any = any || row >= 0;
-        if (row < 0 && w->source[i] >= 0) {
-            const di_row_result *r = &w->before->results[w->source[i]];
-            int32_t *last = (int32_t *)w->parts[i].tokens + w->parts[i].num_tokens - 1;
-            *last = r->failed ? 0 : r->tokens[0].id;
-        }
+        q->source[i] = fed_row(w, i);
+        any = any || q->source[i] >= 0;
     }
     return any;
 }
@@ -178,7 +181,7 @@ static void draw_and_end(di_queued *q, di_work *w) {
     if (!w->failed) {
         fill_draws(q, w, p);
         if (p->num_draws > 0) {
-            di_draw_memory_queue(&p->draws, di_model_logits(q->o.model), p->num_draws, 0,
+            di_draw_memory_queue(&p->draws, di_model_logits(q->o.model), p->num_draws,
                                  q->places[w->place ^ 1].draws.tokens);
         }
     }
@@ -195,23 +198,29 @@ static bool must_wait(const di_work *w) {
     return false;
 }
 
+int di_queued_place(di_queued *q) {
+    q->next ^= 1;
+    return q->next ^ 1;
+}
+
 bool di_queued_begin(di_queued *q, di_work *w) {
     di_backend *be = q->o.backend;
     place *p = &q->places[q->next], *other = &q->places[q->next ^ 1];
-    w->queued = false;
-    if (w->failed || w->plan.num_rows == 0 || w->plan.num_moves > 0 || !can_draw(w, p)) {
+    if (!lists_fit(w, p)) {
         return false;
     }
     w->queued = w->by_card = true;
-    w->place = q->next;
-    q->next ^= 1;
+    w->place = di_queued_place(q);
     w->moved_bytes = 0;
     w->moved_seconds = 0;
+    di_resolve_plain(w);
     bool fed = fill_sources(q, w);
     q->ops->begin(be, w->place);
     copy_slots(q, w);
+    di_model_counts before = di_model_get_counts(q->o.model);
     w->failed = !di_model_queue(q->o.model, w->parts, w->plan.num_rows, fed ? q->source : NULL,
                                 fed ? other->draws.tokens : NULL, &w->error);
+    w->recorded = di_model_get_counts(q->o.model).recorded_steps > before.recorded_steps;
     if (must_wait(w)) {
         q->undrawn = w;
     } else {
@@ -244,7 +253,8 @@ void di_queued_end(di_queued *q, di_work *w) {
     di_error err;
     bool ok = q->ops->wait(q->o.backend, w->place, &w->begin, &w->end, &err);
     w->forward = w->begin;
-    w->middle = w->end;
+    w->middle = w->sampled = w->end;
+    w->num_drafted = 0;
     if (!ok && !w->failed) {
         w->failed = true;
         w->error = err;

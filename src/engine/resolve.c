@@ -74,6 +74,17 @@ static void share(di_resolver *r, di_work *w) {
     }
 }
 
+void di_resolve_plain(di_work *w) {
+    for (int i = 0; i < w->plan.num_rows; i++) {
+        if (w->source[i] >= 0 && !w->before->queued) {
+            follow(w, i);
+        }
+        if (w->outputs[i] > 0) {
+            w->samplers[i]->num_drafts = 0; /* those at hand never will be verified */
+        }
+    }
+}
+
 void di_resolve(di_resolver *r, di_work *w) {
     for (int i = 0; i < w->plan.num_rows; i++) {
         if (w->source[i] >= 0) {

@@ -23,4 +23,8 @@ void di_resolver_destroy(di_resolver *r); /* of all zero: nothing */
 /* Completes parts, their tokens, and outputs. The step before has been done. */
 void di_resolve(di_resolver *r, di_work *w);
 
+/* The same for a work that verifies no drafts; rows whose token the card has (the step before is
+ * queued there) are left as they are. */
+void di_resolve_plain(di_work *w);
+
 #endif

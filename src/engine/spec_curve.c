@@ -16,7 +16,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/version.h"
-#include "engine/draw_memory.h"
+#include "engine/draft_round.h"
 #include "model/draft.h"
 #include "model/queue.h"
 
@@ -47,12 +47,15 @@ typedef struct bench {
     const di_parts *parts;
     di_seq *seqs;
     int num_seqs, per_seq; /* at most so many rows of each */
-    int num_drafted;       /* answers of the round under way */
     di_model_rows *rows;
     di_draft_rows *drafts;
     int32_t *tokens, *proposed;
     float *logits, *confidence;
-    di_draw_memory draws; /* where steps are queued on a card, which draws too */
+    /* Where steps are queued on a card, which draws too. */
+    di_draw_memory draws;
+    di_draft_round round;
+    int place;           /* of the last step */
+    double step_seconds; /* that it took there */
 } bench;
 
 static bool open_sequences(bench *b, const di_curve_request *r, di_error *err) {
@@ -86,8 +89,10 @@ static bool open_bench(bench *b, const di_parts *parts, const di_curve_request *
         !b->logits) {
         return di_fail(err, DI_ERR_NO_MEMORY, "no memory to measure what steps cost");
     }
-    if (parts->queues_steps && !di_draw_memory_create(&b->draws, parts->backend, c->vocab_size,
-                                                      r->max_num_seqs * b->per_seq, 0, 0, err)) {
+    if (parts->queues_steps &&
+        (!di_draw_memory_create(&b->draws, parts->backend, c->vocab_size,
+                                r->max_num_seqs * b->per_seq, 0, 0, err) ||
+         !di_draft_round_create(&b->round, parts->model, &b->draws, r->num_drafts, err))) {
         return false;
     }
     for (int i = 0; i < r->max_rows; i++) { /* any tokens, so that experts are mixed */
@@ -100,6 +105,7 @@ static void close_bench(bench *b) {
     for (int i = 0; i < b->num_seqs; i++) {
         di_seq_close(b->parts->cache, &b->seqs[i]);
     }
+    di_draft_round_destroy(&b->round);
     di_draw_memory_destroy(&b->draws);
     di_free(b->seqs);
     di_free(b->rows);
@@ -110,13 +116,29 @@ static void close_bench(bench *b) {
     di_free(b->logits);
 }
 
-/* Queues the draws of n rows of logits, stride apart, as greedy requests draw. */
-static void queue_draws(bench *b, int n, int first, int stride) {
-    for (int i = 0; i < n; i++) {
-        b->draws.rows[i] = (di_draw){
-            .logits = first + i * stride, .forced = -1, .greedy = true, .mask = -1, .floor = 1};
+/* As greedy requests draw. */
+static const di_draw greedy = {.forced = -1, .greedy = true, .mask = -1, .floor = 1};
+
+/* A step on a card, draws and all; the time that it takes there, which steps that are queued one
+ * behind the other take. */
+static bool run_queued(bench *b, int seqs, int rows, di_error *err) {
+    di_backend *be = b->parts->backend;
+    const di_queue_ops *ops = be->ops->queue;
+    double begin, end;
+    b->place ^= 1;
+    ops->begin(be, b->place);
+    bool ok = di_model_queue(b->parts->model, b->rows, seqs, NULL, NULL, err);
+    for (int i = 0; i < rows; i++) {
+        b->draws.rows[i] = greedy;
+        b->draws.rows[i].logits = i;
     }
-    di_draw_memory_queue(&b->draws, di_model_logits(b->parts->model), n, first * n, NULL);
+    if (ok) {
+        di_draw_memory_queue(&b->draws, di_model_logits(b->parts->model), rows, NULL);
+    }
+    ops->end(be, b->place);
+    ok = ops->wait(be, b->place, &begin, &end, ok ? err : NULL) && ok;
+    b->step_seconds = end - begin;
+    return ok;
 }
 
 /* A forward pass of n rows, spread over as many sequences as there are. */
@@ -134,14 +156,8 @@ static bool run_step(bench *b, int n, di_error *err) {
         };
         next += rows;
     }
-    if (b->draws.memory) {
-        bool ok = di_model_queue(b->parts->model, b->rows, seqs, NULL, NULL, err);
-        if (ok) {
-            queue_draws(b, n, 0, 1);
-        }
-        return ok && b->parts->backend->ops->sync(b->parts->backend, err);
-    }
-    return di_model_forward(b->parts->model, b->rows, seqs, b->logits, err);
+    return b->draws.memory ? run_queued(b, seqs, n, err)
+                           : di_model_forward(b->parts->model, b->rows, seqs, b->logits, err);
 }
 
 /* The likeliest token, as greedy requests draw. */
@@ -156,10 +172,17 @@ static int32_t likeliest(void *user, int i, int j, const float *logits) {
     return best;
 }
 
-/* Column j of the round under way. */
-static void queue_column(void *user, int j) {
-    bench *b = user;
-    queue_draws(b, b->num_drafted, j, b->parts->weights->config.dspark_block_size);
+/* A round on a card, behind the step that it needs: what having it costs is all but the step's own
+ * time, for the host waits for that first. */
+static bool run_round(bench *b, int n, di_error *err) {
+    if (!run_step(b, n, err)) {
+        return false;
+    }
+    di_draft_round_begin(&b->round, n);
+    for (int i = 0; i < n * b->round.columns; i++) {
+        *di_draft_round_draw(&b->round, i % n, i / n) = greedy;
+    }
+    return di_draft_round_run(&b->round, b->drafts, n, b->confidence, err);
 }
 
 /* A round of drafts for n answers, as their first token's. */
@@ -167,16 +190,18 @@ static bool run_draft(bench *b, int n, di_error *err) {
     for (int i = 0; i < n; i++) {
         b->drafts[i] = (di_draft_rows){.pos0 = 1, .slot = b->seqs[i].slot, .anchor = b->tokens[i]};
     }
-    if (b->draws.memory) {
-        b->num_drafted = n;
-        return di_model_draft_queued(b->parts->model, b->drafts, n, b->per_seq - 1, queue_column, b,
-                                     b->draws.tokens, b->confidence, err);
-    }
-    return di_model_draft(b->parts->model, b->drafts, n, likeliest, b, b->proposed, b->confidence,
-                          err);
+    return b->draws.memory ? run_round(b, n, err)
+                           : di_model_draft(b->parts->model, b->drafts, n, likeliest, b,
+                                            b->proposed, b->confidence, err);
 }
 
 typedef bool (*run_fn)(bench *b, int n, di_error *err);
+
+/* Seconds of a run: on a card a step counts by its own time, a round without it. */
+static double seconds_since(const bench *b, double start, run_fn run) {
+    double all = di_now() - start;
+    return !b->draws.memory ? all : run == run_step ? b->step_seconds : all - b->step_seconds;
+}
 
 /* The quickest of some passes over the sizes: what else runs on the machine only adds. */
 static bool measure(bench *b, run_fn run, int most, di_curve *curve, di_error *err) {
@@ -189,7 +214,7 @@ static bool measure(bench *b, run_fn run, int most, di_curve *curve, di_error *e
             if (!run(b, sizes[i], err)) {
                 return false;
             }
-            double seconds = di_now() - start;
+            double seconds = seconds_since(b, start, run);
             best[i] = pass == 0 || seconds < best[i] ? seconds : best[i];
             if (pass == 0 && i + 1 >= LEAST_POINTS && di_now() - begin > most_seconds) {
                 count = i + 1;

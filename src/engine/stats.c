@@ -6,7 +6,6 @@
 #include "base/clock.h"
 #include "engine/internal.h"
 #include "engine/request.h"
-#include "model/queue.h"
 
 /* Before the results are read: a request that ends is gone afterwards, and whoever gets its last
  * output may ask for the sums at once. */
@@ -100,6 +99,15 @@ static int rows_of(const di_work *w) {
     return rows;
 }
 
+static bool verifies(const di_work *w) {
+    for (int i = 0; i < w->plan.num_rows; i++) {
+        if (w->outputs[i] > 1) {
+            return true;
+        }
+    }
+    return false;
+}
+
 void di_engine_note_step(di_engine *e, const di_work *w, di_step_tokens tokens, double host) {
     di_sched_stats sched;
     di_cache_stats cache;
@@ -122,15 +130,18 @@ void di_engine_note_step(di_engine *e, const di_work *w, di_step_tokens tokens, 
         .host_seconds = host,
     };
     e->last_end = w->end;
-    uint64_t recorded, others;
-    di_model_step_counts(e->parts.model, &recorded, &others);
     pthread_mutex_lock(&e->lock);
     di_engine_stats *s = &e->stats;
     add_up(s, &step);
     s->preempted_recomputed = sched.recomputed;
     s->card_steps += w->by_card;
     s->steps_ahead += w->before != NULL;
-    s->recorded_steps = recorded;
+    s->recorded_steps += w->recorded;
+    bool verified = verifies(w);
+    s->verify_steps += verified;
+    s->recorded_verify_steps += verified && w->recorded;
+    s->draft_steps += w->num_drafted > 0;
+    s->recorded_draft_steps += w->round_recorded;
     s->preempted_kept = sched.swapped;
     tell_pools(s, &cache);
     step.number = s->steps;

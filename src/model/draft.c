@@ -8,7 +8,7 @@
 
 /* ---- the round --------------------------------------------------------------------------------*/
 
-static bool parts_ok(const di_model *m, const di_draft_rows *parts, int n, di_error *err) {
+bool di_draft_check(const di_model *m, const di_draft_rows *parts, int n, di_error *err) {
     const di_config *c = m->c;
     if (!m->o.drafts) {
         return di_fail(err, DI_ERR_ARGUMENT, "the model was made without drafts");
@@ -28,29 +28,39 @@ static bool parts_ok(const di_model *m, const di_draft_rows *parts, int n, di_er
     return true;
 }
 
-/* Rows of all sequences, [x0, noise, ...] each. */
-static void build_pass(di_model *m, const di_draft_rows *parts, int n, di_pass *pass) {
+/* Row i of the round: [x0, noise, ...] of a sequence. */
+static void fill_sequence(di_model *m, const di_draft_rows *p, int i) {
+    di_pass *pass = &m->in->all;
     int size = m->c->dspark_block_size;
-    pass->step = (di_step){
-        .seqs = pass->seqs, .num_seqs = n, .num_rows = n * size, .pool = *di_cache_pool(m->cache)};
-    pass->any_image = false;
-    for (int i = 0; i < n; i++) {
-        pass->seqs[i] = (di_seq_rows){
-            .row0 = i * size,
-            .num_rows = size,
-            .pos0 = parts[i].pos0,
-            .slot = parts[i].slot,
-            .window_start = parts[i].context_from,
-            .draft = true,
-        };
-        for (int j = 0; j < size; j++) {
-            m->in->tokens[i * size + j] = j ? m->c->dspark_noise_token_id : parts[i].anchor;
-            pass->positions[i * size + j] = parts[i].pos0 + j;
-        }
+    pass->seqs[i] = (di_seq_rows){
+        .row0 = i * size,
+        .num_rows = size,
+        .pos0 = p->pos0,
+        .slot = p->slot,
+        .window_start = p->context_from,
+        .draft = true,
+    };
+    for (int j = 0; j < size; j++) {
+        m->in->tokens[i * size + j] = j ? m->c->dspark_noise_token_id : p->anchor;
+        pass->positions[i * size + j] = p->pos0 + j;
     }
-    di_inputs_send(m, m->in->memory, m->in->bytes);
-    if (m->queue) {
-        m->queue->step_send(m->be, &pass->step);
+    m->in->draft_before[i] = p->anchor;
+}
+
+void di_draft_fill(di_model *m, const di_draft_rows *parts, int n, int filled) {
+    static const di_draft_rows nobody = {.pos0 = 1};
+    di_pass *pass = &m->in->all;
+    int size = m->c->dspark_block_size;
+    pass->step = (di_step){.seqs = pass->seqs,
+                           .num_seqs = filled,
+                           .num_rows = filled * size,
+                           .pool = *di_cache_pool(m->cache)};
+    pass->any_image = false;
+    for (int i = 0; i < filled; i++) {
+        fill_sequence(m, i < n ? &parts[i] : &nobody, i);
+    }
+    for (int k = 0; k < filled * size; k++) { /* column by column */
+        m->in->logit_rows[k] = k % filled * size + k / filled;
     }
 }
 
@@ -79,9 +89,8 @@ static float *confidences(const di_model *m, int j) {
     return m->a.confidence + (size_t)j * stride;
 }
 
-/* Row j of every sequence: correction by the token before, and the confidence, which sees that
- * token too but not the one to be drawn. */
-static void correct(di_model *m, int n, int j, const int32_t *before) {
+/* The confidence sees the token before too, but not the one to be drawn. */
+void di_draft_correct(di_model *m, int n, int j, const int32_t *before) {
     const di_ops *ops = m->be->ops;
     const di_config *c = m->c;
     const di_draft_weights *last = &m->w->draft[c->num_nextn_predict_layers - 1];
@@ -93,12 +102,8 @@ static void correct(di_model *m, int n, int j, const int32_t *before) {
     ops->embed(m->be, before, n, &last->markov_embed, 1, a->markov, a->markov_pre);
     ops->linear_add_f32(m->be, a->markov, n, &last->markov_head, a->logits + (size_t)j * vocab,
                         (size_t)size * vocab);
-    for (int i = 0; i < n; i++) {
-        m->in->logit_rows[i] = i * size + j;
-    }
-    di_inputs_send(m, m->in->logit_rows, (size_t)n * sizeof *m->in->logit_rows);
-    ops->gather_rows(m->be, a->g, m->in->logit_rows, n, (size_t)c->hidden_size * sizeof(di_bf16),
-                     a->x);
+    ops->gather_rows(m->be, a->g, m->in->logit_rows + (size_t)j * (size_t)n, n,
+                     (size_t)c->hidden_size * sizeof(di_bf16), a->x);
     ops->linear_f32(m->be, a->x, n, &by_hidden, confidences(m, j));
     ops->linear_add_f32(m->be, a->markov, n, &by_token, confidences(m, j), 1);
 }
@@ -122,12 +127,12 @@ static bool draw_column(di_model *m, int n, int j, di_draft_fn draw, void *user,
     return true;
 }
 
-/* The stages and the head of a round, and the anchors as what stands before column 0. */
-static void begin_round(di_model *m, const di_draft_rows *parts, int n) {
+void di_draft_stages(di_model *m) {
     const di_config *c = m->c;
-    m->in = &m->any;
     di_pass *pass = &m->in->all;
-    build_pass(m, parts, n, pass);
+    if (m->queue) {
+        m->queue->step_send(m->be, &pass->step);
+    }
     m->be->ops->embed(m->be, m->in->tokens, pass->step.num_rows, &m->w->embed, c->hc_mult, m->a.h,
                       m->a.pre);
     m->be->ops->rope_table(m->be, pass->positions, pass->step.num_rows, m->in->freq[0],
@@ -136,23 +141,26 @@ static void begin_round(di_model *m, const di_draft_rows *parts, int n) {
         di_graph_draft_stage(m, pass, s);
     }
     head(m, pass->step.num_rows);
-    for (int i = 0; i < n; i++) {
-        m->in->draft_before[i] = parts[i].anchor;
-    }
-    di_inputs_send(m, m->in->draft_before, (size_t)n * sizeof *m->in->draft_before);
 }
 
 int di_model_draft_seqs(const di_model *m) {
     return m->o.drafts ? di_draft_seqs(m->c, &m->o) : 0;
 }
 
+int di_model_draft_size(const di_model *m) {
+    return m->c->dspark_block_size;
+}
+
 bool di_model_draft(di_model *m, const di_draft_rows *parts, int n, di_draft_fn draw, void *user,
                     int32_t *tokens, float *confidence, di_error *err) {
     int size = m->c->dspark_block_size;
-    if (!parts_ok(m, parts, n, err)) {
+    if (!di_draft_check(m, parts, n, err)) {
         return false;
     }
-    begin_round(m, parts, n);
+    m->in = &m->any;
+    di_draft_fill(m, parts, n, n);
+    di_inputs_send(m, m->in->memory, m->in->bytes);
+    di_draft_stages(m);
     int32_t *before = m->in->draft_before;
     for (int j = 0; j < size; j++) {
         for (int i = 0; i < n && j > 0; i++) {
@@ -161,35 +169,10 @@ bool di_model_draft(di_model *m, const di_draft_rows *parts, int n, di_draft_fn 
         if (j > 0) {
             di_inputs_send(m, before, (size_t)n * sizeof *before);
         }
-        correct(m, n, j, before);
+        di_draft_correct(m, n, j, before);
         if (!draw_column(m, n, j, draw, user, tokens, confidence, err)) {
             return false;
         }
-    }
-    return true;
-}
-
-bool di_model_draft_queued(di_model *m, const di_draft_rows *parts, int n, int columns,
-                           di_draft_queue_fn draw, void *user, const int32_t *tokens,
-                           float *confidence, di_error *err) {
-    int size = m->c->dspark_block_size;
-    size_t stride = di_draft_stride(m->c, &m->o);
-    if (!parts_ok(m, parts, n, err)) {
-        return false;
-    }
-    begin_round(m, parts, n);
-    for (int j = 0; j < columns; j++) {
-        correct(m, n, j, j ? tokens + (size_t)(j - 1) * (size_t)n : m->in->draft_before);
-        draw(user, j);
-    }
-    m->be->ops->download(m->be, m->draft_confidence, m->a.confidence,
-                         (size_t)columns * stride * sizeof(float));
-    if (!m->be->ops->sync(m->be, err)) {
-        return false;
-    }
-    for (int i = 0; i < n * columns; i++) {
-        int j = i / n, seq = i % n;
-        confidence[seq * size + j] = m->draft_confidence[(size_t)j * stride + (size_t)seq];
     }
     return true;
 }

@@ -22,6 +22,8 @@ typedef struct di_draft_rows {
 /* Most sequences of a round; 0: the model was made without drafts. */
 int di_model_draft_seqs(const di_model *m);
 
+int di_model_draft_size(const di_model *m); /* rows of a block */
+
 /* Draws token j (0 .. block size - 1) of sequence i from its logits f32 [vocab_size]. -1: no more
  * drafts of this sequence are wanted (its later rows get a token all the same). */
 typedef int32_t (*di_draft_fn)(void *user, int i, int j, const float *logits);
@@ -32,13 +34,37 @@ typedef int32_t (*di_draft_fn)(void *user, int i, int j, const float *logits);
 bool di_model_draft(di_model *m, const di_draft_rows *parts, int n, di_draft_fn draw, void *user,
                     int32_t *tokens, float *confidence, di_error *err);
 
-/* The same on a backend with a queue, and drawn there. draw: queues the draw of column j, whose
- * logits of sequence i are row i * block size + j of di_model_logits, into tokens[j * n + i].
- * tokens: argument memory [columns, n], up to block size columns. confidence as above, with
- * columns columns filled. Waits once, at the end. */
-typedef void (*di_draft_queue_fn)(void *user, int j);
-bool di_model_draft_queued(di_model *m, const di_draft_rows *parts, int n, int columns,
-                           di_draft_queue_fn draw, void *user, const int32_t *tokens,
-                           float *confidence, di_error *err);
+/* ---- on a backend with a queue ----------------------------------------------------------------
+ *
+ * Rounds of up to `columns` drafts that are drawn there, each a program: recorded once for each
+ * bucket of sequences. A round of n sequences is filled up to its bucket. */
+typedef struct di_draft_rounds di_draft_rounds;
+
+/* Queues the draw of column j of a round of n sequences: logits of sequence i are row i * block
+ * size + j of di_model_logits, its token goes to tokens[j * n + i]. As it is recorded, all that
+ * differs from round to round must lie in argument memory. */
+typedef void (*di_draft_queue_fn)(void *user, int n, int j);
+
+typedef struct di_draft_rounds_options {
+    int columns; /* 1 .. block size */
+    di_draft_queue_fn draw;
+    void *user;            /* both outlive the rounds */
+    const int32_t *tokens; /* argument memory [columns * di_model_draft_seqs] */
+} di_draft_rounds_options;
+
+/* The model can queue (di_model_can_queue). Programs are recorded here: later ones only when
+ * scratch memory has moved. */
+di_draft_rounds *di_draft_rounds_create(di_model *m, const di_draft_rounds_options *o,
+                                        di_error *err);
+void di_draft_rounds_destroy(di_draft_rounds *r); /* NULL is allowed */
+
+/* How many sequences a round of n is filled up to: those that `draw` is told. */
+int di_draft_rounds_filled(const di_draft_rounds *r, int n);
+
+/* Queues a round. What it is drawn by has been sent. Arguments as di_model_draft's. */
+bool di_draft_rounds_queue(di_draft_rounds *r, const di_draft_rows *parts, int n, di_error *err);
+
+/* Waits for all that is queued; confidence as di_model_draft's, with `columns` columns filled. */
+bool di_draft_rounds_wait(di_draft_rounds *r, int n, float *confidence, di_error *err);
 
 #endif

@@ -3,6 +3,7 @@
 #ifndef DI_MODEL_GRAPH_H
 #define DI_MODEL_GRAPH_H
 
+#include "model/draft.h"
 #include "model/engram.h"
 #include "model/model.h"
 
@@ -55,9 +56,10 @@ typedef struct di_pass {
 
 /* What a step gives the ops, in one piece of host memory, so that a backend with a queue can be
  * sent all of it at once (ops/queue.h). The model has two: for calls of any kind, and a small one
- * for steps in which every row has logits (queue.c). */
+ * for steps in which every row has logits (queue.c); recorded rounds of drafts have another. */
 typedef struct di_inputs {
     int max_rows, max_logits;
+    int room; /* rows that the memory has room for */
     di_pass all, kept;
     int32_t *tokens;       /* [max_rows] */
     int32_t *before;       /* [max_rows, DI_MODEL_LOOK_BACK] tokens in front, -1: none */
@@ -116,6 +118,9 @@ static inline size_t di_draft_stride(const di_config *c, const di_model_options 
 
 /* Makes room for steps of so many rows. */
 bool di_inputs_create(di_model *m, di_inputs *in, int max_rows, int max_logits);
+/* Lays the memory out anew for steps of so many rows, at most `room`, and logits of as many, so
+ * that small steps send little. Its contents are void, but for freq. */
+void di_inputs_shape(di_model *m, di_inputs *in, int rows);
 void di_inputs_destroy(di_model *m, di_inputs *in);
 /* Rows of n-gram tables are the device's to fill from now on (or not), in both inputs. */
 void di_inputs_hash_on_device(di_model *m, bool on);
@@ -131,6 +136,32 @@ int di_model_run(di_model *m, const di_model_rows *parts, int num_parts, const i
 
 /* queue.c */
 void di_programs_destroy(di_model *m);
+
+/* Sizes for which there are programs, ascending. */
+typedef struct di_buckets {
+    int count, sizes[96];
+} di_buckets;
+void di_buckets_choose(di_buckets *b, int most);
+int di_buckets_find(const di_buckets *b, int size); /* index of the first that is not smaller */
+
+/* Ops that a program is recorded of. */
+typedef void (*di_program_fn)(di_model *m, void *arg);
+/* NULL: that cannot be, and will not be tried again. branches: as di_model.branches. */
+di_program *di_program_record(di_model *m, bool branches, di_program_fn ops, void *arg);
+/* Queues *at, recorded anew if it is NULL or its scratch memory has moved. False: the ops have been
+ * queued one by one. */
+bool di_program_run(di_model *m, di_program **at, bool branches, di_program_fn ops, void *arg);
+void di_program_count_round(di_model *m, bool recorded);
+
+/* draft.c: the parts of a round, on the rows of m->in. */
+bool di_draft_check(const di_model *m, const di_draft_rows *parts, int n, di_error *err);
+/* Rows and arguments of n sequences, and of as many as are missing to `filled` that are nobody's:
+ * in slot 0, with one token in front. */
+void di_draft_fill(di_model *m, const di_draft_rows *parts, int n, int filled);
+/* Stages and head: logits of every row before the correction. */
+void di_draft_stages(di_model *m);
+/* Column j of n sequences: its logits corrected by the tokens before, and its confidence. */
+void di_draft_correct(di_model *m, int n, int j, const int32_t *before);
 
 /* Fills the entries that close in this pass, and their positions. */
 void di_graph_fill(di_pass *pass);

@@ -25,13 +25,13 @@ static size_t lay_out(const di_model *m, char *base, di_inputs *in) {
     size_t n = (size_t)in->max_rows, end = 0, half = (size_t)c->qk_rope_head_dim / 2;
     size_t logits = (size_t)(in->max_logits > in->max_rows ? in->max_logits : in->max_rows);
     size_t engram = (size_t)c->num_engram_layers * (size_t)c->engram_columns;
+    in->freq[0] = place(base, &end, half, sizeof(float)); /* in front: of any shape */
+    in->freq[1] = place(base, &end, half, sizeof(float));
     in->tokens = place(base, &end, n, sizeof *in->tokens);
     in->before = place(base, &end, n, DI_MODEL_LOOK_BACK * sizeof *in->before);
     in->source = place(base, &end, n, sizeof *in->source);
     in->logit_rows = place(base, &end, logits, sizeof *in->logit_rows);
     in->draft_before = place(base, &end, n, sizeof *in->draft_before);
-    in->freq[0] = place(base, &end, half, sizeof(float));
-    in->freq[1] = place(base, &end, half, sizeof(float));
     lay_out_pass(base, &end, n, &in->all);
     lay_out_pass(base, &end, n, &in->kept);
     in->bytes = end;
@@ -42,7 +42,7 @@ static size_t lay_out(const di_model *m, char *base, di_inputs *in) {
 
 bool di_inputs_create(di_model *m, di_inputs *in, int max_rows, int max_logits) {
     size_t seqs = (size_t)max_rows + 1;
-    *in = (di_inputs){.max_rows = max_rows, .max_logits = max_logits};
+    *in = (di_inputs){.max_rows = max_rows, .max_logits = max_logits, .room = max_rows};
     size_t bytes = lay_out(m, NULL, in);
     in->memory = m->queue ? m->queue->args_create(m->be, bytes) : di_calloc(1, bytes);
     in->all.seqs = di_calloc(seqs, sizeof *in->all.seqs);
@@ -54,6 +54,11 @@ bool di_inputs_create(di_model *m, di_inputs *in, int max_rows, int max_logits) 
     di_rope_frequencies(m->c, false, in->freq[0]);
     di_rope_frequencies(m->c, true, in->freq[1]);
     return true;
+}
+
+void di_inputs_shape(di_model *m, di_inputs *in, int rows) {
+    in->max_rows = in->max_logits = rows;
+    lay_out(m, in->memory, in);
 }
 
 void di_inputs_hash_on_device(di_model *m, bool on) {

@@ -7,7 +7,8 @@
  * Sequences are one more than rows, those at the end having none. Entries that a program stores are
  * as many as rows: a row that closes none stands for the last sequence, whose entries fall into
  * block 0 too. Lengths count by class: launches cover the class's longest sequence, and blocks
- * behind a sequence's end leave at once. */
+ * behind a sequence's end leave at once. With drafts there are programs that keep the draft model's
+ * context, of every row, and ones that do not: for steps in which nobody wants it. */
 #include "model/queue.h"
 
 #include <string.h>
@@ -16,17 +17,22 @@
 #include "base/log.h"
 #include "model/graph.h"
 
-enum { MAX_BUCKETS = 96, MAX_CLASSES = 8, FIRST_CLASS = 4096, CLASS_STEP = 4 };
+enum {
+    MAX_BUCKETS = sizeof((di_buckets *)0)->sizes / sizeof(int),
+    MAX_CLASSES = 8,
+    FIRST_CLASS = 4096,
+    CLASS_STEP = 4
+};
 
 static const int32_t nobodys_block[1] = {0};
 
 typedef struct di_programs {
-    int num_buckets, buckets[MAX_BUCKETS]; /* rows, ascending */
+    di_buckets buckets; /* rows */
     int num_classes;
-    int64_t classes[MAX_CLASSES]; /* tokens of the longest sequence, ascending */
-    di_program *at[MAX_CLASSES][MAX_BUCKETS];
-    bool off; /* recording has failed */
-    uint64_t programs, others;
+    int64_t classes[MAX_CLASSES];                /* tokens of the longest sequence, ascending */
+    di_program *at[2][MAX_CLASSES][MAX_BUCKETS]; /* without the draft model's context, and with */
+    bool off;                                    /* recording has failed */
+    di_model_counts counts;
 } di_programs;
 
 /* ---- buckets ----------------------------------------------------------------------------------*/
@@ -37,11 +43,20 @@ static int next_bucket(int rows) {
     return rows < 8 ? 2 * rows : rows + (rows < 64 ? 8 : rows < 256 ? 16 : 64);
 }
 
-static void choose_buckets(di_programs *p, int most) {
-    for (int rows = 1; rows < most && p->num_buckets < MAX_BUCKETS - 1; rows = next_bucket(rows)) {
-        p->buckets[p->num_buckets++] = rows;
+void di_buckets_choose(di_buckets *b, int most) {
+    *b = (di_buckets){0};
+    for (int size = 1; size < most && b->count < MAX_BUCKETS - 1; size = next_bucket(size)) {
+        b->sizes[b->count++] = size;
     }
-    p->buckets[p->num_buckets++] = most;
+    b->sizes[b->count++] = most;
+}
+
+int di_buckets_find(const di_buckets *b, int size) {
+    int i = 0;
+    while (b->sizes[i] < size) {
+        i++;
+    }
+    return i;
 }
 
 static void choose_classes(di_programs *p, int64_t longest) {
@@ -50,14 +65,6 @@ static void choose_classes(di_programs *p, int64_t longest) {
         p->classes[p->num_classes++] = tokens;
     }
     p->classes[p->num_classes++] = longest;
-}
-
-static int bucket_of(const di_programs *p, int rows) {
-    int b = 0;
-    while (p->buckets[b] < rows) {
-        b++;
-    }
-    return b;
 }
 
 static int class_of(const di_programs *p, int64_t tokens) {
@@ -123,7 +130,7 @@ static void fill_entries(di_pass *pass, int ratio) {
 
 /* n parts, filled up to `rows` rows. */
 static void fill_small(di_model *m, const di_model_rows *parts, int n, int rows, int64_t tokens) {
-    di_inputs *in = &m->small;
+    di_inputs *in = m->in = &m->small;
     di_pass *pass = &in->all;
     static const int32_t no_token = 0;
     static const di_model_rows nobody = {.pos0 = 1,
@@ -132,6 +139,7 @@ static void fill_small(di_model *m, const di_model_rows *parts, int n, int rows,
                                          .num_tokens = 1,
                                          .before = {-1, -1, -1, -1, -1, -1, -1}};
     int row = 0, s = 0;
+    di_inputs_shape(m, in, rows);
     while (row < rows) {
         row = fill_sequence(in, s, s < n ? &parts[s] : &nobody, row);
         s++;
@@ -151,24 +159,24 @@ static void fill_small(di_model *m, const di_model_rows *parts, int n, int rows,
     fill_entries(pass, 2);
 }
 
-static void run_small(di_model *m, int rows) {
-    m->context = m->o.drafts; /* a program is for every step */
+/* The step that the small inputs hold. */
+static void run_small(di_model *m, void *unused) {
+    (void)unused;
     di_graph_run(m, false);
-    di_graph_head(m, rows);
+    di_graph_head(m, m->small.all.step.num_rows);
 }
 
 /* ---- programs ---------------------------------------------------------------------------------*/
 
-/* Records the step that the small inputs hold; NULL: that cannot be. */
-static di_program *record(di_model *m, int rows) {
+di_program *di_program_record(di_model *m, bool branches, di_program_fn ops, void *arg) {
     di_error err;
     di_programs *p = m->programs;
     if (p->off || !m->queue->record(m->be)) {
         p->off = true;
         return NULL;
     }
-    m->branches = true;
-    run_small(m, rows);
+    m->branches = branches;
+    ops(m, arg);
     m->branches = false;
     di_program *program = m->queue->recorded(m->be, &err);
     if (!program) {
@@ -178,33 +186,29 @@ static di_program *record(di_model *m, int rows) {
     return program;
 }
 
-static void run_program(di_model *m, int bucket, int class) {
-    di_programs *p = m->programs;
-    di_program **at = &p->at[class][bucket];
-    int rows = p->buckets[bucket];
-    if (!*at) {
-        *at = record(m, rows);
-    }
-    if (*at && !m->queue->replay(m->be, *at)) {
-        m->queue->program_free(m->be, *at);
-        *at = record(m, rows);
-        if (*at && !m->queue->replay(m->be, *at)) {
-            m->queue->program_free(m->be, *at);
-            *at = NULL;
+bool di_program_run(di_model *m, di_program **at, bool branches, di_program_fn ops, void *arg) {
+    for (int attempt = 0; attempt < 2; attempt++) {
+        *at = *at ? *at : di_program_record(m, branches, ops, arg);
+        if (*at && m->queue->replay(m->be, *at)) {
+            return true;
         }
+        m->queue->program_free(m->be, *at);
+        *at = NULL;
     }
-    p->programs += *at != NULL;
-    p->others += *at == NULL;
-    if (!*at) {
-        run_small(m, rows);
-    }
+    ops(m, arg);
+    return false;
+}
+
+void di_program_count_round(di_model *m, bool recorded) {
+    m->programs->counts.recorded_rounds += recorded;
+    m->programs->counts.other_rounds += !recorded;
 }
 
 void di_programs_destroy(di_model *m) {
     di_programs *p = m->programs;
-    for (int k = 0; p && k < p->num_classes; k++) {
-        for (int b = 0; b < p->num_buckets; b++) {
-            m->queue->program_free(m->be, p->at[k][b]);
+    for (int k = 0; p && k < 2 * p->num_classes; k++) {
+        for (int b = 0; b < p->buckets.count; b++) {
+            m->queue->program_free(m->be, p->at[k % 2][k / 2][b]);
         }
     }
     di_free(p);
@@ -233,6 +237,17 @@ static void run_longest(di_model *m, int64_t tokens) {
     di_graph_head(m, logits);
 }
 
+/* The largest round of drafts; draws take no scratch memory. */
+static void run_largest_round(di_model *m) {
+    int n = di_model_draft_seqs(m);
+    m->in = &m->any;
+    di_draft_fill(m, NULL, 0, n);
+    di_draft_stages(m);
+    for (int j = 0; j < m->c->dspark_block_size; j++) {
+        di_draft_correct(m, n, j, m->in->draft_before);
+    }
+}
+
 /* Block tables of as many sequences as there can be, up to 16 MiB of them in all. */
 static void send_largest_step(di_model *m, int64_t tokens, int seqs) {
     enum { MOST_ENTRIES = 4 << 20 };
@@ -259,6 +274,9 @@ bool di_model_measure(di_model *m, int64_t max_model_len, int max_seqs, di_error
     }
     send_largest_step(m, max_model_len, max_seqs);
     run_longest(m, max_model_len);
+    if (m->o.drafts) {
+        run_largest_round(m);
+    }
     bool ok = m->queue->dropped(m->be, err);
     if (!ok && err->code != DI_ERR_NO_MEMORY) {
         di_log(DI_LOG_WARN, "scratch memory is taken when it is used: %s", err->message);
@@ -267,25 +285,39 @@ bool di_model_measure(di_model *m, int64_t max_model_len, int max_seqs, di_error
     return ok;
 }
 
-bool di_model_prepare(di_model *m, int max_rows, bool *recorded, di_model_progress progress,
-                      void *user, di_error *err) {
+/* The programs for short sequences, of up to so many rows. */
+static void record_all(di_model *m, bool context, int rows, di_model_progress progress,
+                       void *user) {
+    di_programs *p = m->programs;
+    int last = di_buckets_find(&p->buckets, rows);
+    m->context = context;
+    for (int b = last; b >= 0 && !p->off; b--) { /* the largest takes the most scratch */
+        if (progress) {
+            progress(user, last - b, last + 1);
+        }
+        fill_small(m, NULL, 0, p->buckets.sizes[b], p->classes[0]);
+        p->at[context][0][b] = di_program_record(m, true, run_small, NULL);
+    }
+    m->in = &m->any;
+}
+
+bool di_model_prepare(di_model *m, int max_seqs, int max_rows, bool *recorded,
+                      di_model_progress progress, void *user, di_error *err) {
     int most = max_rows < m->o.max_rows ? max_rows : m->o.max_rows;
     most = most < m->o.max_logits ? most : m->o.max_logits;
     di_programs *p = m->programs = di_calloc(1, sizeof *p);
     if (!p || !di_inputs_create(m, &m->small, most, most)) {
         return di_fail(err, DI_ERR_NO_MEMORY, "no memory for steps of %d rows", most);
     }
-    choose_buckets(p, most);
+    di_buckets_choose(&p->buckets, most);
     choose_classes(p, m->c->max_position_embeddings);
-    m->in = &m->small;
-    for (int b = p->num_buckets - 1; b >= 0 && !p->off && di_model_can_queue(m); b--) {
-        if (progress) {
-            progress(user, p->num_buckets - 1 - b, p->num_buckets);
-        }
-        fill_small(m, NULL, 0, p->buckets[b], p->classes[0]);
-        p->at[0][b] = record(m, p->buckets[b]);
+    if (di_model_can_queue(m) && m->o.drafts) {
+        record_all(m, true, most, progress, user);
     }
-    m->in = &m->any;
+    if (di_model_can_queue(m)) {
+        record_all(m, false, max_seqs < most ? max_seqs : most, m->o.drafts ? NULL : progress,
+                   user);
+    }
     *recorded = !p->off && di_model_can_queue(m);
     return m->be->ops->sync(m->be, err);
 }
@@ -303,7 +335,7 @@ static int small_rows(const di_model *m, const di_model_rows *parts, int n, bool
     for (int i = 0; i < n; i++) {
         const di_model_rows *p = &parts[i];
         if (p->num_logits != p->num_tokens || p->image || p->replay_from > 0 ||
-            p->num_tokens > m->small.max_rows - rows || (fed && p->num_tokens > 1)) {
+            p->num_tokens > m->small.room - rows || (fed && p->num_tokens > 1)) {
             return 0;
         }
         rows += p->num_tokens;
@@ -311,17 +343,27 @@ static int small_rows(const di_model *m, const di_model_rows *parts, int n, bool
     return rows;
 }
 
+static bool any_wants_context(const di_model *m, const di_model_rows *parts, int n) {
+    for (int i = 0; m->o.drafts && i < n; i++) {
+        if (!parts[i].no_context) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static void queue_small(di_model *m, const di_model_rows *parts, int n, int rows,
                         const int32_t *source, const int32_t *drawn) {
     di_programs *p = m->programs;
-    di_inputs *in = m->in = &m->small;
     int64_t longest = 0;
     for (int i = 0; i < n; i++) {
         int64_t end = parts[i].pos0 + parts[i].num_tokens;
         longest = end > longest ? end : longest;
     }
-    int bucket = bucket_of(p, rows), class = class_of(p, longest);
-    fill_small(m, parts, n, p->buckets[bucket], p->classes[class]);
+    int bucket = di_buckets_find(&p->buckets, rows), class = class_of(p, longest);
+    m->context = any_wants_context(m, parts, n);
+    fill_small(m, parts, n, p->buckets.sizes[bucket], p->classes[class]);
+    di_inputs *in = &m->small;
     if (source) {
         memcpy(in->source, source, (size_t)n * sizeof *source);
     }
@@ -330,7 +372,9 @@ static void queue_small(di_model *m, const di_model_rows *parts, int n, int rows
     if (source) {
         m->queue->feed(m->be, in->tokens, in->source, n, drawn);
     }
-    run_program(m, bucket, class);
+    bool recorded = di_program_run(m, &p->at[m->context][class][bucket], true, run_small, NULL);
+    p->counts.recorded_steps += recorded;
+    p->counts.other_steps += !recorded;
 }
 
 bool di_model_queue(di_model *m, const di_model_rows *parts, int num_parts, const int32_t *source,
@@ -342,7 +386,7 @@ bool di_model_queue(di_model *m, const di_model_rows *parts, int num_parts, cons
     if (rows > 0) {
         queue_small(m, parts, num_parts, rows, source, drawn);
     } else {
-        m->programs->others++;
+        m->programs->counts.other_steps++;
         di_model_run(m, parts, num_parts, source, drawn);
     }
     return true;
@@ -352,7 +396,6 @@ const float *di_model_logits(const di_model *m) {
     return m->a.logits;
 }
 
-void di_model_step_counts(const di_model *m, uint64_t *programs, uint64_t *others) {
-    *programs = m->programs ? m->programs->programs : 0;
-    *others = m->programs ? m->programs->others : 0;
+di_model_counts di_model_get_counts(const di_model *m) {
+    return m->programs ? m->programs->counts : (di_model_counts){0};
 }
