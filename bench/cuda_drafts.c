@@ -17,8 +17,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "engine/draw_memory.h"
-#include "model/draft.h"
+#include "engine/draft_round.h"
 #include "sched/pricer.h"
 #include "support/wide.h"
 
@@ -46,28 +45,17 @@ static struct {
 
 /* ---- measuring --------------------------------------------------------------------------------*/
 
-/* A round of drafts of n sequences. */
-typedef struct drafting {
-    di_draw_memory draws;
-    int n;
-} drafting;
-
-static void draw_column(void *user, int j) {
-    drafting *d = user;
-    for (int i = 0; i < d->n; i++) {
-        d->draws.rows[i] = (di_draw){
-            .logits = i * DRAFTS + j, .forced = -1, .greedy = true, .mask = -1, .floor = 1};
-    }
-    di_draw_memory_queue(&d->draws, di_model_logits(w.model), d->n, j * d->n, NULL);
-}
-
-static double draft_round(drafting *d, const di_draft_rows *parts) {
+/* As the engine runs it: draws, and the wait for them. */
+static double draft_round(di_draft_round *r, const di_draft_rows *parts, int n) {
     static float confidence[MAX_BATCH * DRAFTS];
     di_error err;
     double start = di_now();
-    wide_check(di_model_draft_queued(w.model, parts, d->n, DRAFTS, draw_column, d, d->draws.tokens,
-                                     confidence, &err),
-               &err);
+    di_draft_round_begin(r, n);
+    for (int i = 0; i < n * DRAFTS; i++) {
+        *di_draft_round_draw(r, i % n, i / n) =
+            (di_draw){.forced = -1, .greedy = true, .mask = -1, .floor = 1};
+    }
+    wide_check(di_draft_round_run(r, parts, n, confidence, &err), &err);
     return di_now() - start;
 }
 
@@ -76,14 +64,9 @@ static void keep_best(double *best, int run, double seconds) {
     *best = run == 1 || seconds < *best ? seconds : *best;
 }
 
-static void measure(int b) {
+static void measure(int b, di_draft_round *round) {
     static di_draft_rows parts[MAX_BATCH];
     int n = batches[b];
-    drafting d = {.n = n};
-    di_error err;
-    wide_check(
-        di_draw_memory_create(&d.draws, w.be, w.weights.config.vocab_size, n * DRAFTS, 0, 0, &err),
-        &err);
     for (int run = 0; run <= RUNS; run++) {
         for (int k = 0; k <= DRAFTS; k++) {
             keep_best(&measured[b].step[k], run, wide_steps(&w, seqs, n, 1 + k, STEPS));
@@ -94,9 +77,8 @@ static void measure(int b) {
             (di_draft_rows){.pos0 = seqs[i].len, .slot = seqs[i].slot, .anchor = w.tokens[i]};
     }
     for (int run = 0; run <= RUNS; run++) {
-        keep_best(&measured[b].draft, run, draft_round(&d, parts));
+        keep_best(&measured[b].draft, run, draft_round(round, parts, n));
     }
-    di_draw_memory_destroy(&d.draws);
     printf("%6d", n);
     for (int k = 0; k <= DRAFTS; k++) {
         printf(" %8.2f", 1e3 * measured[b].step[k]);
@@ -107,7 +89,12 @@ static void measure(int b) {
 
 static void measure_all(int64_t context) {
     di_error err;
-    uint64_t programs, others;
+    di_draw_memory draws;
+    di_draft_round round;
+    wide_check(di_draw_memory_create(&draws, w.be, w.weights.config.vocab_size, MAX_BATCH * DRAFTS,
+                                     0, 0, &err) &&
+                   di_draft_round_create(&round, w.model, &draws, DRAFTS, &err),
+               &err);
     wide_check(di_seq_open(w.cache, &seqs[0], (di_hash){0}, &err), &err);
     wide_prefill(&w, &seqs[0], context);
     wide_check(di_seq_reserve(w.cache, &seqs[0], context + WIDE_MORE, &err), &err);
@@ -118,11 +105,14 @@ static void measure_all(int64_t context) {
            "%6s %8d %8d %8d %8d %8d %8d   %8s\n",
            (long long)context, "batch", 1, 2, 3, 4, 5, 6, "drafts");
     for (int b = 0; b < BATCHES; b++) {
-        measure(b);
+        measure(b, &round);
     }
-    di_model_step_counts(w.model, &programs, &others);
-    printf("%llu steps ran as recorded programs, %llu op by op\n", (unsigned long long)programs,
-           (unsigned long long)others);
+    di_model_counts c = di_model_get_counts(w.model);
+    printf("as recorded programs ran %llu steps and %llu rounds, op by op %llu and %llu\n",
+           (unsigned long long)c.recorded_steps, (unsigned long long)c.recorded_rounds,
+           (unsigned long long)c.other_steps, (unsigned long long)c.other_rounds);
+    di_draft_round_destroy(&round);
+    di_draw_memory_destroy(&draws);
     for (int i = 0; i < MAX_BATCH; i++) {
         di_seq_close(w.cache, &seqs[i]);
     }

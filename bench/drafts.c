@@ -3,7 +3,7 @@
  * time, so that whatever else the machine does meets all of them. A second engine without drafts
  * shows how far that goes. Ratios: of the best turns, and the median of those within each turn.
  *
- *     drafts [MODEL] [TOKENS] [TURNS]
+ *     drafts [MODEL] [TOKENS] [TURNS] [BACKEND]
  *
  * Goal: priced is never below off. */
 #include <stdio.h>
@@ -21,11 +21,15 @@ static const char *const subjects[] = {
     "a long winter", "the king", "a letter",     "the forest",
 };
 
+static const char *backend;
+
 static di_engine *open_engine(const char *model, int mode, int batch) {
     di_error err = {0};
     di_engine_options o;
     di_engine_options_init(&o, sizeof o);
     o.model = model;
+    o.backend = backend;
+    o.gpu_memory = (int64_t)4 << 30; /* several are open at once */
     o.max_num_seqs = batch;
     o.num_drafts = mode == OFF || mode == AGAIN ? 0 : 5;
     o.spec_mode = mode == FIXED ? DI_SPEC_FIXED : DI_SPEC_PRICED;
@@ -77,14 +81,23 @@ static double run(di_engine *e, int batch, double temperature, int tokens, int t
     return seconds;
 }
 
-static void print_drafts(di_engine *e) {
+static void print_drafts(di_engine *e, const di_engine_stats *before) {
     di_engine_stats s = {.struct_bytes = sizeof s};
     di_engine_get_stats(e, &s);
-    double made = (double)s.drafts_made_at[0], rounds = (double)s.draft_rounds;
+    const di_engine_stats *b = before;
+    double made = (double)(s.drafts_made_at[0] - b->drafts_made_at[0]);
+    double rounds = (double)(s.draft_rounds - b->draft_rounds);
+    double accepted = (double)(s.drafts_accepted - b->drafts_accepted);
+    double steps = (double)(s.steps - b->steps);
     printf("   %.2f tokens a round, %.2f drafts of %.0f%% of the tokens",
-           rounds > 0 ? 1 + (double)s.drafts_accepted / rounds : 1,
-           made > 0 ? (double)s.drafts_verified / made : 0,
-           100 * made / (double)s.completion_tokens);
+           rounds > 0 ? 1 + accepted / rounds : 1,
+           made > 0 ? (double)(s.drafts_verified - b->drafts_verified) / made : 0,
+           100 * made / (double)(s.completion_tokens - b->completion_tokens));
+    if (s.card_steps + s.recorded_steps > 0) {
+        printf("; of 100 steps %.0f queued, %.0f recorded",
+               100 * (double)(s.card_steps - b->card_steps) / steps,
+               100 * (double)(s.recorded_steps - b->recorded_steps) / steps);
+    }
 }
 
 static int by_value(const void *a, const void *b) {
@@ -102,13 +115,15 @@ static double median_ratio(const double *off, const double *mine, int turns) {
     return (ratios[turns / 2] + ratios[(turns - 1) / 2]) / 2;
 }
 
-static void compare(const char *model, int batch, double temperature, int tokens, int turns) {
-    di_engine *engines[MODES];
+/* Turns of all engines, and a line for each. */
+static void compare(di_engine **engines, int batch, double temperature, int tokens, int turns) {
     static double seconds[MODES][MOST_TURNS];
     double best[MODES];
+    di_engine_stats before[MODES];
     for (int m = 0; m < MODES; m++) {
-        engines[m] = open_engine(model, m, batch);
         run(engines[m], batch, temperature, tokens, 0);
+        before[m] = (di_engine_stats){.struct_bytes = sizeof before[m]};
+        di_engine_get_stats(engines[m], &before[m]);
         best[m] = 1e9;
     }
     for (int turn = 1; turn <= turns; turn++) {
@@ -123,9 +138,8 @@ static void compare(const char *model, int batch, double temperature, int tokens
         printf("%6d %6.1f  %-9s %9.0f %8.3f %8.3f", batch, temperature, names[m],
                batch * (tokens - 1) / best[m], best[OFF] / best[m],
                median_ratio(seconds[OFF], seconds[m], turns));
-        print_drafts(engines[m]);
+        print_drafts(engines[m], &before[m]);
         putchar('\n');
-        di_engine_close(engines[m]);
     }
     fflush(stdout);
 }
@@ -133,11 +147,19 @@ static void compare(const char *model, int batch, double temperature, int tokens
 int main(int argc, char **argv) {
     const char *model = argc > 1 ? argv[1] : "models/demo";
     int tokens = argc > 2 ? atoi(argv[2]) : 96, turns = argc > 3 ? atoi(argv[3]) : 7;
+    backend = argc > 4 ? argv[4] : NULL;
     turns = turns < 1 ? 1 : turns > MOST_TURNS ? MOST_TURNS : turns;
     printf("%6s %6s  %-9s %9s %8s %8s\n", "batch", "T", "mode", "tokens/s", "x off", "median");
     for (int batch = 1; batch <= MOST; batch *= 8) {
+        di_engine *engines[MODES];
+        for (int m = 0; m < MODES; m++) {
+            engines[m] = open_engine(model, m, batch);
+        }
         for (int t = 0; t < 2; t++) {
-            compare(model, batch, t, tokens, batch < 64 ? turns : (turns + 1) / 2);
+            compare(engines, batch, t, tokens, batch < 64 ? turns : (turns + 1) / 2);
+        }
+        for (int m = 0; m < MODES; m++) {
+            di_engine_close(engines[m]);
         }
     }
     return 0;

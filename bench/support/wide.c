@@ -384,6 +384,7 @@ double wide_steps(wide *w, di_seq *seqs, int n, int rows_each, int steps) {
         for (int i = 0; i < n; i++) {
             rows[i] = di_model_next_rows(&seqs[i], w->tokens + (ptrdiff_t)i * 64, rows_each);
             rows[i].num_logits = rows_each;
+            rows[i].no_context = rows_each == 1; /* nobody drafts */
         }
         wide_check(di_model_queue(w->model, rows, n, NULL, NULL, &err), &err);
         for (int i = 0; i < n; i++) {
