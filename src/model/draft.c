@@ -75,12 +75,19 @@ static void head(di_model *m, int n) {
     ops->linear_f32(m->be, a->x, n, &m->w->head, a->logits);
 }
 
-/* Part of a one-row matrix: columns begin .. begin + count. */
+/* Part of a one-row matrix, which on a device is a weight of its own: columns begin .. begin +
+ * count. */
 static di_tensor columns(const di_tensor *w, int64_t begin, int64_t count) {
     di_tensor part = *w;
     part.shape[1] = count;
     part.data = (const di_bf16 *)w->data + begin;
     return part;
+}
+
+void di_draft_confidence_parts(const di_config *c, const di_tensor *proj, di_tensor *by_hidden,
+                               di_tensor *by_token) {
+    *by_hidden = columns(proj, 0, c->hidden_size);
+    *by_token = columns(proj, c->hidden_size, c->dspark_markov_rank);
 }
 
 /* Confidences of column j. */
@@ -97,8 +104,8 @@ void di_draft_correct(di_model *m, int n, int j, const int32_t *before) {
     di_activations *a = &m->a;
     int size = c->dspark_block_size;
     size_t vocab = (size_t)c->vocab_size;
-    di_tensor by_hidden = columns(&last->confidence_proj, 0, c->hidden_size);
-    di_tensor by_token = columns(&last->confidence_proj, c->hidden_size, c->dspark_markov_rank);
+    di_tensor by_hidden, by_token;
+    di_draft_confidence_parts(c, &last->confidence_proj, &by_hidden, &by_token);
     ops->embed(m->be, before, n, &last->markov_embed, 1, a->markov, a->markov_pre);
     ops->linear_add_f32(m->be, a->markov, n, &last->markov_head, a->logits + (size_t)j * vocab,
                         (size_t)size * vocab);

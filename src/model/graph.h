@@ -153,7 +153,11 @@ di_program *di_program_record(di_model *m, bool branches, di_program_fn ops, voi
 bool di_program_run(di_model *m, di_program **at, bool branches, di_program_fn ops, void *arg);
 void di_program_count_round(di_model *m, bool recorded);
 
-/* draft.c: the parts of a round, on the rows of m->in. */
+/* draft.c: the confidence head's weights as they are used. */
+void di_draft_confidence_parts(const di_config *c, const di_tensor *proj, di_tensor *by_hidden,
+                               di_tensor *by_token);
+
+/* The parts of a round, on the rows of m->in. */
 bool di_draft_check(const di_model *m, const di_draft_rows *parts, int n, di_error *err);
 /* Rows and arguments of n sequences, and of as many as are missing to `filled` that are nobody's:
  * in slot 0, with one token in front. */

@@ -100,13 +100,19 @@ static void layer(visitor *v, const di_config *c, const di_layer_weights *w, int
     }
 }
 
-static void draft_stage(visitor *v, const di_draft_weights *w) {
+static void draft_stage(visitor *v, const di_config *c, const di_draft_weights *w) {
     block(v, &w->block);
     matrix(v, &w->main_proj);
     array(v, &w->main_norm);
     array(v, &w->norm);
     array(v, &w->markov_embed);
     matrix(v, &w->markov_head);
+    if (w->confidence_proj.dtype != DI_DTYPE_NONE) {
+        di_tensor by_hidden, by_token;
+        di_draft_confidence_parts(c, &w->confidence_proj, &by_hidden, &by_token);
+        matrix(v, &by_hidden);
+        matrix(v, &by_token);
+    }
 }
 
 /* What hashing reads. */
@@ -138,7 +144,7 @@ static void walk(const di_model *m, visitor *v, di_model_progress progress, void
         if (l < c->num_hidden_layers) {
             layer(v, c, &w->layers[l], l);
         } else {
-            draft_stage(v, &w->draft[l - c->num_hidden_layers]);
+            draft_stage(v, c, &w->draft[l - c->num_hidden_layers]);
         }
     }
 }

@@ -1,6 +1,6 @@
 /* The simulated card: see simcard.h. A call of an op is kept as its arguments and a function that
  * makes it; lists of calls are the queue, and programs. */
-#include "simcard/simcard.h"
+#include "simcard/card.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
@@ -13,54 +13,9 @@
 #include "ops/cpu/cpu.h"
 #include "ops/cuda/card/part.h"
 
-enum { MAX_REGIONS = 16, TOTAL_BYTES = 1 << 30 };
-
-typedef struct simcard simcard;
-
-typedef struct sim_call {
-    void (*run)(simcard *c, void *args);
-    void *args;
-} sim_call;
-
-typedef struct calls {
-    sim_call *items;
-    size_t count, capacity;
-} calls;
-
-struct di_program {
-    calls calls;
-};
-
-typedef struct region {
-    unsigned char *host, *there;
-    size_t bytes;
-} region;
-
-struct simcard {
-    di_backend base;
-    di_backend *inner;
-    region regions[MAX_REGIONS];
-    int num_regions;
-    calls queue;
-    size_t next;           /* of the queue, that has not run */
-    di_program *recording; /* or NULL */
-    calls branches[DI_QUEUE_BRANCHES];
-    int branch;          /* that calls are recorded on, from 1; 0: the main line */
-    const di_step *sent; /* whose sequences the queue's end has; NULL: nobody's */
-    di_step there;       /* the sequences that the card has now */
-    int ends[2];         /* by place: ends of steps that are queued and not reached */
-    double begun[2], ended[2];
-    bool in_step, guard;
-    char fault[200]; /* "": none */
-};
-
 static atomic_size_t taken; /* bytes, by all cards */
 
-static simcard *of(di_backend *be) {
-    return (simcard *)be;
-}
-
-static void fault(simcard *c, const char *what, const char *why) {
+void simcard_fault(simcard *c, const char *what, const char *why) {
     if (!c->fault[0]) {
         snprintf(c->fault, sizeof c->fault, "simulated card: %s %s", what, why);
     }
@@ -96,13 +51,38 @@ static void clear(calls *list) {
 }
 
 /* Queues a call, or writes it down; the arguments are copied. */
-static void push(simcard *c, void (*run)(simcard *c, void *args), const void *args, size_t bytes) {
+void simcard_push(simcard *c, void (*run)(simcard *c, void *args), const void *args, size_t bytes) {
     sim_call item = {run, memory_for(bytes)};
     memcpy(item.args, args, bytes);
     append(!c->recording ? &c->queue
            : c->branch   ? &c->branches[c->branch - 1]
                          : &c->recording->calls,
            item);
+}
+
+/* Notes a weight; true: it was known. */
+static bool know(simcard *c, const void *host) {
+    size_t at = ((uintptr_t)host >> 2) * 0x9e3779b97f4a7c15u >> 40 & (MAX_WEIGHTS - 1);
+    while (c->weights[at] && c->weights[at] != host) {
+        at = (at + 1) & (MAX_WEIGHTS - 1);
+    }
+    bool known = c->weights[at] != NULL;
+    c->weights[at] = host;
+    c->num_weights += !known;
+    if (c->num_weights > MAX_WEIGHTS / 2) {
+        abort();
+    }
+    return known;
+}
+
+/* A card loads a weight when it is first used, and waits for that. */
+void simcard_use_weight(simcard *c, const void *host) {
+    bool known = know(c, host);
+    if (!known && c->recording) {
+        simcard_fault(c, "a weight", "is recorded that was not loaded");
+    } else if (!known && c->in_step && c->guard) {
+        simcard_fault(c, "a weight that was not loaded", "made the host wait inside a step");
+    }
 }
 
 static void run_next(simcard *c) {
@@ -122,9 +102,9 @@ static void run_all(simcard *c) {
     }
 }
 
-static void waits(simcard *c, const char *what) {
+void simcard_wait(simcard *c, const char *what) {
     if (c->in_step && c->guard) {
-        fault(c, what, "made the host wait inside a step");
+        simcard_fault(c, what, "made the host wait inside a step");
     }
     run_all(c);
 }
@@ -155,7 +135,7 @@ static void *sim_alloc(di_backend *be, size_t bytes) {
 }
 
 static void sim_free(di_backend *be, void *buffer) {
-    run_all(of(be));
+    run_all(simcard_of(be));
     if (buffer) {
         void *p = (unsigned char *)buffer - HEAD;
         atomic_fetch_sub(&taken, *(size_t *)p);
@@ -184,40 +164,40 @@ static void push_copy(simcard *c, void *to, const void *from, const void *data, 
     if (data) {
         memcpy(a->data, data, bytes);
     }
-    push(c, run_copy, a, size);
+    simcard_push(c, run_copy, a, size);
     free(a);
 }
 
 static void sim_upload(di_backend *be, void *to, const void *from, size_t bytes) {
-    if (of(be)->recording) {
-        fault(of(be), "upload", "is in a recording");
+    if (simcard_of(be)->recording) {
+        simcard_fault(simcard_of(be), "upload", "is in a recording");
     } else if (bytes) {
-        push_copy(of(be), to, NULL, from, bytes);
+        push_copy(simcard_of(be), to, NULL, from, bytes);
     }
 }
 
 static void sim_download(di_backend *be, void *to, const void *from, size_t bytes) {
     if (bytes) {
-        waits(of(be), "download");
+        simcard_wait(simcard_of(be), "download");
         memcpy(to, from, bytes);
     }
 }
 
 static void sim_copy(di_backend *be, void *to, const void *from, size_t bytes) {
     if (bytes) {
-        push_copy(of(be), to, from, NULL, bytes);
+        push_copy(simcard_of(be), to, from, NULL, bytes);
     }
 }
 
 static bool sim_sync(di_backend *be, di_error *err) {
-    waits(of(be), "sync");
-    return report(of(be), err);
+    simcard_wait(simcard_of(be), "sync");
+    return report(simcard_of(be), err);
 }
 
 /* ---- argument memory --------------------------------------------------------------------------*/
 
 static void *args_create(di_backend *be, size_t bytes) {
-    simcard *c = of(be);
+    simcard *c = simcard_of(be);
     if (c->num_regions == MAX_REGIONS) {
         return NULL;
     }
@@ -228,7 +208,7 @@ static void *args_create(di_backend *be, size_t bytes) {
 }
 
 static void args_destroy(di_backend *be, void *args) {
-    simcard *c = of(be);
+    simcard *c = simcard_of(be);
     run_all(c);
     for (int i = 0; i < c->num_regions && args; i++) {
         region *r = &c->regions[i];
@@ -243,7 +223,7 @@ static void args_destroy(di_backend *be, void *args) {
 }
 
 /* The card's copy; NULL: it has none. */
-static void *there(const simcard *c, const void *host) {
+void *simcard_there(const simcard *c, const void *host) {
     const unsigned char *p = host;
     for (int i = 0; i < c->num_regions; i++) {
         const region *r = &c->regions[i];
@@ -255,25 +235,25 @@ static void *there(const simcard *c, const void *host) {
 }
 
 static void *argument(simcard *c, const void *host) {
-    void *p = there(c, host);
+    void *p = simcard_there(c, host);
     if (!p) {
-        fault(c, "an array", "does not lie in argument memory");
+        simcard_fault(c, "an array", "does not lie in argument memory");
     }
     return p;
 }
 
 static void args_send(di_backend *be, const void *from, size_t bytes) {
-    simcard *c = of(be);
+    simcard *c = simcard_of(be);
     void *to = bytes ? argument(c, from) : NULL;
     if (c->recording) {
-        fault(c, "args_send", "is in a recording");
+        simcard_fault(c, "args_send", "is in a recording");
     } else if (to) {
         push_copy(c, to, NULL, from, bytes);
     }
 }
 
 static void args_fetch(di_backend *be, void *to, size_t bytes) {
-    simcard *c = of(be);
+    simcard *c = simcard_of(be);
     void *from = bytes ? argument(c, to) : NULL;
     if (from) {
         push_copy(c, to, from, NULL, bytes);
@@ -317,11 +297,11 @@ static void send_step(simcard *c, const di_step *step) {
         seqs[i].blocks = table;
     }
     a.step.seqs = seqs;
-    push(c, run_step, &a, sizeof a);
+    simcard_push(c, run_step, &a, sizeof a);
 }
 
 static void step_send(di_backend *be, const di_step *step) {
-    simcard *c = of(be);
+    simcard *c = simcard_of(be);
     if (!c->recording) {
         send_step(c, step);
     }
@@ -329,9 +309,9 @@ static void step_send(di_backend *be, const di_step *step) {
 }
 
 /* The step as an op is given it. */
-static di_step given_step(simcard *c, const di_step *step) {
+di_step simcard_given_step(simcard *c, const di_step *step) {
     if (step != c->sent && c->recording) {
-        fault(c, "a step", "is recorded that was not sent");
+        simcard_fault(c, "a step", "is recorded that was not sent");
     } else if (step != c->sent) {
         send_step(c, step);
         c->sent = NULL;
@@ -340,230 +320,27 @@ static di_step given_step(simcard *c, const di_step *step) {
 }
 
 /* The same when the op runs: the card's own sequences. */
-static bool enter_step(simcard *c, di_step *step) {
+bool simcard_enter_step(simcard *c, di_step *step) {
     if (step->num_seqs != c->there.num_seqs || step->num_rows != c->there.num_rows) {
-        fault(c, "a step", "runs with another number of rows or sequences than it was recorded");
+        simcard_fault(c, "a step",
+                      "runs with another number of rows or sequences than it was recorded");
         return false;
     }
     step->seqs = c->there.seqs;
     for (int i = 0; i < step->num_seqs; i++) {
         const di_seq_rows *s = &step->seqs[i];
         if (step->most_tokens && s->pos0 + s->num_rows > step->most_tokens) {
-            fault(c, "a sequence", "is longer than its step allows");
+            simcard_fault(c, "a sequence", "is longer than its step allows");
             return false;
         }
     }
     return true;
 }
 
-/* ---- ops --------------------------------------------------------------------------------------
- *
- * Kinds of arguments: V a value, or memory that stays as it is; H a host array; T a weight, whose
- * description is the caller's; S the step. */
-
-typedef struct weight {
-    bool given;
-    di_tensor tensor;
-} weight;
-
-static weight copy_weight(const di_tensor *w) {
-    return w ? (weight){true, *w} : (weight){0};
-}
-
-#define FIELD(kind, type, name) FIELD_##kind(type, name)
-#define FIELD_V(type, name)     type name;
-#define FIELD_H(type, name)     type name;
-#define FIELD_T(type, name)     weight name;
-#define FIELD_S(type, name)     di_step name;
-#define PARAM(kind, type, name) , type name
-#define KEEP(kind, type, name)  KEEP_##kind(name)
-#define KEEP_V(name)            a.name = name;
-#define KEEP_H(name)            a.name = there(c, name), here = here || (name && !a.name);
-#define KEEP_T(name)            a.name = copy_weight(name);
-#define KEEP_S(name)            a.name = given_step(c, name);
-#define ENTER(kind, type, name) ENTER_##kind(name)
-#define ENTER_V(name)           true
-#define ENTER_H(name)           true
-#define ENTER_T(name)           true
-#define ENTER_S(name)           enter_step(c, &a->name)
-#define PASS(kind, type, name)  , PASS_##kind(name)
-#define PASS_V(name)            a->name
-#define PASS_H(name)            a->name
-#define PASS_T(name)            (a->name.given ? &a->name.tensor : NULL)
-#define PASS_S(name)            &a->name
-#define AND(kind, type, name)   &&ENTER(kind, type, name)
-#define NAME(kind, type, name)  , name
-
-/* Ops called with host arrays outside argument memory read them before they return. */
-#define OP(op, LIST)                                                                               \
-    typedef struct op##_args {                                                                     \
-        LIST(FIELD)                                                                                \
-    } op##_args;                                                                                   \
-    static void run_##op(simcard *c, void *args) {                                                 \
-        op##_args *a = args;                                                                       \
-        if (true LIST(AND)) {                                                                      \
-            c->inner->ops->op(c->inner LIST(PASS));                                                \
-        }                                                                                          \
-    }                                                                                              \
-    static void sim_##op(di_backend *be LIST(PARAM)) {                                             \
-        simcard *c = of(be);                                                                       \
-        op##_args a = {0};                                                                         \
-        bool here = false;                                                                         \
-        LIST(KEEP)                                                                                 \
-        if (here && c->recording) {                                                                \
-            fault(c, #op, "is recorded with an array outside argument memory");                    \
-        } else if (here) {                                                                         \
-            waits(c, #op);                                                                         \
-            c->inner->ops->op(c->inner LIST(NAME));                                                \
-        } else {                                                                                   \
-            push(c, run_##op, &a, sizeof a);                                                       \
-        }                                                                                          \
-    }
-
-#define EMBED(X)                                                                                   \
-    X(H, const int32_t *, tokens)                                                                  \
-    X(V, int, n) X(T, const di_tensor *, table) X(V, int, hc) X(V, di_bf16 *, h) X(V, float *, pre)
-OP(embed, EMBED)
-
-#define GATHER(X)                                                                                  \
-    X(V, const void *, from)                                                                       \
-    X(H, const int32_t *, rows) X(V, int, n) X(V, size_t, bytes) X(V, void *, to)
-OP(gather_rows, GATHER)
-
-#define MIX(X)                                                                                     \
-    X(V, const di_bf16 *, h)                                                                       \
-    X(V, int, n)                                                                                   \
-    X(V, int, hc)                                                                                  \
-    X(V, int, d) X(T, const di_tensor *, fn) X(T, const di_tensor *, base)                         \
-        X(T, const di_tensor *, scale) X(V, float, norm_eps) X(V, float, hc_eps) X(V, int, iters)  \
-            X(V, float *, pre) X(V, float *, post) X(V, float *, comb)
-OP(mhc_mix, MIX)
-
-#define PRE(X)                                                                                     \
-    X(V, const di_bf16 *, h)                                                                       \
-    X(V, const float *, pre) X(V, int, n) X(V, int, hc) X(V, int, d) X(V, di_bf16 *, out)
-OP(mhc_pre, PRE)
-
-#define POST(X)                                                                                    \
-    X(V, const di_bf16 *, y)                                                                       \
-    X(V, const float *, post)                                                                      \
-    X(V, const float *, comb)                                                                      \
-    X(V, int, n) X(V, int, hc) X(V, int, d) X(V, di_bf16 *, h) X(V, const float *, pre)            \
-        X(T, const di_tensor *, norm) X(V, float, norm_eps) X(V, di_bf16 *, x)
-OP(mhc_post, POST)
-
-#define MEAN(X)                                                                                    \
-    X(V, const di_bf16 *, h)                                                                       \
-    X(V, int, n) X(V, int, hc) X(V, int, d) X(V, di_bf16 *, out) X(V, size_t, ldo)
-OP(stream_mean, MEAN)
-
-#define NORM(X)                                                                                    \
-    X(V, const di_bf16 *, x)                                                                       \
-    X(T, const di_tensor *, w) X(V, float, eps) X(V, int, n) X(V, int, dim) X(V, di_bf16 *, y)
-OP(rms_norm, NORM)
-
-#define LINEAR(X)                                                                                  \
-    X(V, const di_bf16 *, x) X(V, int, n) X(T, const di_tensor *, w) X(V, di_bf16 *, y)
-OP(linear, LINEAR)
-
-#define LINEAR_F32(X)                                                                              \
-    X(V, const di_bf16 *, x) X(V, int, n) X(T, const di_tensor *, w) X(V, float *, y)
-OP(linear_f32, LINEAR_F32)
-
-#define LINEAR_ADD(X) LINEAR_F32(X) X(V, size_t, ldy)
-OP(linear_add_f32, LINEAR_ADD)
-
-#define GROUPED(X)                                                                                 \
-    X(V, const di_bf16 *, x)                                                                       \
-    X(V, int, n) X(V, int, groups) X(T, const di_tensor *, w) X(V, di_bf16 *, y)
-OP(linear_grouped, GROUPED)
-
-#define ROPE_TABLE(X)                                                                              \
-    X(H, const int64_t *, positions)                                                               \
-    X(V, int, n) X(H, const float *, freq) X(V, di_rope_table, table)
-OP(rope_table, ROPE_TABLE)
-
-#define ROPE(X)                                                                                    \
-    X(V, di_bf16 *, x)                                                                             \
-    X(V, int, n) X(V, int, heads) X(V, int, dim) X(V, di_rope_table, table) X(V, bool, inverse)
-OP(rope, ROPE)
-
-#define WINDOW_MAKE(X)                                                                             \
-    X(V, di_bf16 *, kv)                                                                            \
-    X(V, int, n)                                                                                   \
-    X(V, int, dim)                                                                                 \
-    X(T, const di_tensor *, norm) X(V, float, eps) X(V, di_rope_table, table)                      \
-        X(V, uint8_t *, records)
-OP(window_make, WINDOW_MAKE)
-
-#define WINDOW_STORE(X) X(S, const di_step *, step) X(V, int, layer) X(V, const uint8_t *, records)
-OP(window_store, WINDOW_STORE)
-
-#define COMPRESS(X)                                                                                \
-    X(S, const di_step *, step)                                                                    \
-    X(V, int, layer)                                                                               \
-    X(V, int, ratio)                                                                               \
-    X(V, const float *, k) X(V, const float *, g) X(H, const di_entry *, entries) X(V, int, m)     \
-        X(V, int, dim) X(V, di_bf16 *, latents)
-OP(compress, COMPRESS)
-
-#define ENTRY_STORE(X)                                                                             \
-    X(S, const di_step *, step)                                                                    \
-    X(V, int, layer)                                                                               \
-    X(V, int, ratio)                                                                               \
-    X(H, const di_entry *, entries) X(V, int, m) X(V, const di_bf16 *, latents) X(V, int, dim)     \
-        X(V, const di_bf16 *, keys) X(V, int, key_dim)
-OP(entry_store, ENTRY_STORE)
-
-#define INDEX(X)                                                                                   \
-    X(S, const di_step *, step)                                                                    \
-    X(V, int, source)                                                                              \
-    X(V, int, ratio)                                                                               \
-    X(V, const di_bf16 *, q) X(V, const di_bf16 *, weights) X(V, int, heads) X(V, int, key_dim)    \
-        X(V, int, k) X(V, int32_t *, candidates) X(V, bool, build) X(V, int, max_blocks)           \
-            X(V, int, block_size) X(V, int32_t *, topk)
-OP(index_topk, INDEX)
-
-#define ATTENTION(X)                                                                               \
-    X(S, const di_step *, step)                                                                    \
-    X(V, int, layer)                                                                               \
-    X(V, int, window)                                                                              \
-    X(V, int, source) X(V, int, ratio) X(V, di_bf16 *, q) X(V, int, heads) X(V, int, dim)          \
-        X(V, di_rope_table, table) X(V, const uint8_t *, records) X(V, const int32_t *, topk)      \
-            X(V, int, k) X(T, const di_tensor *, sink) X(V, di_bf16 *, out)
-OP(attention, ATTENTION)
-
-#define ROUTE(X)                                                                                   \
-    X(V, const di_bf16 *, x)                                                                       \
-    X(V, int, n)                                                                                   \
-    X(T, const di_tensor *, gate)                                                                  \
-    X(T, const di_tensor *, bias) X(T, const di_tensor *, bias_vl) X(H, const uint8_t *, image)    \
-        X(V, float, temp) X(V, int, top_k) X(V, bool, norm) X(V, float, scale)                     \
-            X(V, int32_t *, experts) X(V, float *, weights)
-OP(route, ROUTE)
-
-#define MOE(X)                                                                                     \
-    X(V, const di_bf16 *, x)                                                                       \
-    X(V, int, n)                                                                                   \
-    X(V, const int32_t *, experts)                                                                 \
-    X(V, const float *, weights) X(V, int, top_k) X(V, const di_expert *, table)                   \
-        X(V, int, num_experts) X(V, const di_expert *, shared) X(V, float, limit)                  \
-            X(V, di_bf16 *, y)
-OP(moe, MOE)
-
-#define ENGRAM(X)                                                                                  \
-    X(H, const int64_t *, rows)                                                                    \
-    X(V, int, n)                                                                                   \
-    X(V, int, columns)                                                                             \
-    X(T, const di_tensor *, table) X(T, const di_tensor *, wkv) X(T, const di_tensor *, q_weight)  \
-        X(T, const di_tensor *, k_weight) X(V, int, hc) X(V, int, d) X(V, float, eps)              \
-            X(V, di_bf16 *, h)
-OP(engram, ENGRAM)
-
 /* ---- programs ---------------------------------------------------------------------------------*/
 
 static bool record(di_backend *be) {
-    simcard *c = of(be);
+    simcard *c = simcard_of(be);
     if (c->recording || c->in_step) {
         return false;
     }
@@ -572,15 +349,15 @@ static bool record(di_backend *be) {
 }
 
 static void fork_branch(di_backend *be, int branch) {
-    of(be)->branch = of(be)->recording ? branch + 1 : 0;
+    simcard_of(be)->branch = simcard_of(be)->recording ? branch + 1 : 0;
 }
 
 static void back_to_main(di_backend *be) {
-    of(be)->branch = 0;
+    simcard_of(be)->branch = 0;
 }
 
 static void join_branch(di_backend *be, int branch) {
-    simcard *c = of(be);
+    simcard *c = simcard_of(be);
     calls *b = &c->branches[branch];
     for (size_t i = 0; i < b->count; i++) {
         append(&c->recording->calls, b->items[i]);
@@ -590,19 +367,19 @@ static void join_branch(di_backend *be, int branch) {
 
 static void program_free(di_backend *be, di_program *p) {
     if (p) {
-        run_all(of(be));
+        run_all(simcard_of(be));
         clear(&p->calls);
         free(p);
     }
 }
 
 static di_program *recorded(di_backend *be, di_error *err) {
-    simcard *c = of(be);
+    simcard *c = simcard_of(be);
     di_program *p = c->recording;
     c->recording = NULL;
     for (int b = 0; b < DI_QUEUE_BRANCHES; b++) {
         if (c->branches[b].count > 0) {
-            fault(c, "a branch", "is not joined");
+            simcard_fault(c, "a branch", "is not joined");
         }
     }
     if (!report(c, err)) {
@@ -627,7 +404,7 @@ static void run_program(simcard *c, void *args) {
 
 static bool replay(di_backend *be, di_program *p) {
     const calls *list = &p->calls;
-    push(of(be), run_program, &list, sizeof list);
+    simcard_push(simcard_of(be), run_program, &list, sizeof list);
     return true;
 }
 
@@ -649,9 +426,9 @@ static void run_feed(simcard *c, void *args) {
 
 static void feed(di_backend *be, int32_t *tokens, const int32_t *source, int n,
                  const int32_t *drawn) {
-    simcard *c = of(be);
+    simcard *c = simcard_of(be);
     feed_args a = {argument(c, tokens), argument(c, source), argument(c, drawn), n};
-    push(c, run_feed, &a, sizeof a);
+    simcard_push(c, run_feed, &a, sizeof a);
 }
 
 typedef struct hash_args {
@@ -692,24 +469,24 @@ static void run_hash(simcard *c, void *args) {
 static void hash_ngrams(di_backend *be, const di_ngram_hash *h, const int32_t *tokens,
                         const int32_t *before, int look_back, const uint8_t *image, int n,
                         int64_t *rows) {
-    simcard *c = of(be);
+    simcard *c = simcard_of(be);
     hash_args a = {
         *h, argument(c, tokens), argument(c, before), image ? argument(c, image) : NULL, look_back,
         n,  argument(c, rows)};
-    push(c, run_hash, &a, sizeof a);
+    simcard_push(c, run_hash, &a, sizeof a);
 }
 
 static void run_draw(simcard *c, void *args) {
     const di_draw_call *a = args;
     for (int i = 0; i < a->n; i++) {
         if (!simcard_draw(a, i)) {
-            fault(c, "draw", "is asked for what this card does not draw");
+            simcard_fault(c, "draw", "is asked for what this card does not draw");
         }
     }
 }
 
 static void draw(di_backend *be, const di_draw_call *call) {
-    simcard *c = of(be);
+    simcard *c = simcard_of(be);
     di_draw_call d = *call;
     d.rows = argument(c, call->rows);
     d.pairs = argument(c, call->pairs);
@@ -718,7 +495,7 @@ static void draw(di_backend *be, const di_draw_call *call) {
     d.tokens = argument(c, call->tokens);
     d.drawn = argument(c, call->drawn);
     d.top = argument(c, call->top);
-    push(c, run_draw, &d, sizeof d);
+    simcard_push(c, run_draw, &d, sizeof d);
 }
 
 /* ---- begin, end, wait -------------------------------------------------------------------------*/
@@ -734,18 +511,18 @@ static void run_end(simcard *c, void *args) {
 }
 
 static void begin(di_backend *be, int place) {
-    push(of(be), run_begin, &place, sizeof place);
-    of(be)->in_step = true;
+    simcard_push(simcard_of(be), run_begin, &place, sizeof place);
+    simcard_of(be)->in_step = true;
 }
 
 static void end(di_backend *be, int place) {
-    push(of(be), run_end, &place, sizeof place);
-    of(be)->ends[place]++;
-    of(be)->in_step = false;
+    simcard_push(simcard_of(be), run_end, &place, sizeof place);
+    simcard_of(be)->ends[place]++;
+    simcard_of(be)->in_step = false;
 }
 
 static bool wait(di_backend *be, int place, double *begin_time, double *end_time, di_error *err) {
-    simcard *c = of(be);
+    simcard *c = simcard_of(be);
     while (c->ends[place] > 0 && c->next < c->queue.count) {
         run_next(c);
     }
@@ -782,26 +559,22 @@ static void reserve(di_backend *be, size_t bytes) {
 }
 
 static void load_matrix(di_backend *be, const di_tensor *w) {
-    (void)be;
-    (void)w;
+    know(simcard_of(be), w->data);
 }
 
 static void load_array(di_backend *be, const void *host, size_t bytes) {
-    (void)be;
-    (void)host;
     (void)bytes;
+    know(simcard_of(be), host);
 }
 
 static void load_experts(di_backend *be, const di_expert *table, int count) {
-    (void)be;
-    (void)table;
     (void)count;
+    know(simcard_of(be), table);
 }
 
 static bool load_ngrams(di_backend *be, const di_tensor *table, bool on_card) {
-    (void)be;
-    (void)table;
     (void)on_card;
+    know(simcard_of(be), table->data);
     return true;
 }
 
@@ -838,7 +611,7 @@ static const di_queue_ops sim_queue = {
 /* ---- the part's table -------------------------------------------------------------------------*/
 
 static void destroy(di_backend *be) {
-    simcard *c = of(be);
+    simcard *c = simcard_of(be);
     run_all(c);
     while (c->num_regions > 0) {
         args_destroy(be, c->regions[0].host);
@@ -852,45 +625,26 @@ static void destroy(di_backend *be) {
     free(c);
 }
 
-static const di_ops sim_ops = {
-    .name = "simulated card",
-    .alloc = sim_alloc,
-    .free = sim_free,
-    .upload = sim_upload,
-    .download = sim_download,
-    .copy = sim_copy,
-    .sync = sim_sync,
-    .destroy = destroy,
-    .embed = sim_embed,
-    .gather_rows = sim_gather_rows,
-    .mhc_mix = sim_mhc_mix,
-    .mhc_pre = sim_mhc_pre,
-    .mhc_post = sim_mhc_post,
-    .stream_mean = sim_stream_mean,
-    .rms_norm = sim_rms_norm,
-    .linear = sim_linear,
-    .linear_f32 = sim_linear_f32,
-    .linear_add_f32 = sim_linear_add_f32,
-    .linear_grouped = sim_linear_grouped,
-    .rope_table = sim_rope_table,
-    .rope = sim_rope,
-    .window_make = sim_window_make,
-    .window_store = sim_window_store,
-    .compress = sim_compress,
-    .entry_store = sim_entry_store,
-    .index_topk = sim_index_topk,
-    .attention = sim_attention,
-    .route = sim_route,
-    .moe = sim_moe,
-    .engram = sim_engram,
-    .queue = &sim_queue,
-};
+static di_ops make_table(void) {
+    di_ops t = simcard_ops;
+    t.alloc = sim_alloc;
+    t.free = sim_free;
+    t.upload = sim_upload;
+    t.download = sim_download;
+    t.copy = sim_copy;
+    t.sync = sim_sync;
+    t.destroy = destroy;
+    t.queue = &sim_queue;
+    return t;
+}
 
 static di_backend *create(int device, di_error *err) {
     const char *guard = getenv("DI_CUDA_GUARD");
     simcard *c = memory_for(sizeof *c);
+    static di_ops table;
     (void)device;
-    c->base.ops = &sim_ops;
+    table = make_table();
+    c->base.ops = &table;
     c->guard = !guard || strcmp(guard, "0") != 0;
     c->inner = di_cpu_create(NULL, err);
     if (!c->inner) {

@@ -1,5 +1,6 @@
 #include "support/requests.h"
 
+#include <glob.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -7,6 +8,7 @@
 #include "engine/parts.h"
 #include "support/cmocka.h"
 #include "support/mirror.h"
+#include "support/model_files.h"
 
 di_prompt text_prompt(const char *text) {
     di_prompt p;
@@ -99,6 +101,32 @@ di_result *ask(di_engine *e, di_prompt prompt, di_request_params params) {
 void expect_same_tokens(const di_result *a, const di_result *b) {
     assert_int_equal(a->num_token_ids, b->num_token_ids);
     assert_memory_equal(a->token_ids, b->token_ids, a->num_token_ids * sizeof *a->token_ids);
+}
+
+/* ---- costs ---- */
+
+static void pretend_curve(json_t *curve, double at_one, double more) {
+    assert_true(json_array_size(curve) > 0);
+    for (size_t i = 0; i < json_array_size(curve); i++) {
+        json_t *point = json_array_get(curve, i);
+        double size = (double)json_integer_value(json_array_get(point, 0));
+        json_array_set_new(point, 1, json_real(at_one + more * (size - 1)));
+    }
+}
+
+void pretend_costs(const di_engine_options *o, double row, double draft) {
+    glob_t found;
+    di_engine_close(open_engine(o)); /* which leaves the file */
+    assert_int_equal(glob(files_path(o->cost_cache, "*.json"), 0, NULL, &found), 0);
+    assert_int_equal(found.gl_pathc, 1);
+    json_t *costs = files_read_json(found.gl_pathv[0]);
+    json_t *step = json_object_get(costs, "step");
+    double one = json_real_value(json_array_get(json_array_get(step, 0), 1));
+    pretend_curve(step, one, row * one);
+    pretend_curve(json_object_get(costs, "draft"), draft * one, 0);
+    assert_int_equal(json_dump_file(costs, found.gl_pathv[0], 0), 0);
+    json_decref(costs);
+    globfree(&found);
 }
 
 /* ---- answers ---- */

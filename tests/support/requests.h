@@ -22,6 +22,11 @@ int64_t kv_memory_of(const char *model, int max_num_seqs, int blocks);
 int64_t kv_memory_with_drafts(const char *model, int max_num_seqs, int blocks);
 di_engine *open_engine(const di_engine_options *options);
 
+/* Makes an engine with these options believe that a row more in a step costs `row` of a step of one
+ * row, and a round of drafts `draft` of it: the file of measured costs in o->cost_cache, a folder
+ * with nothing else in it. */
+void pretend_costs(const di_engine_options *o, double row, double draft);
+
 /* A request on its own. */
 di_result *ask(di_engine *e, di_prompt prompt, di_request_params params);
 void expect_same_tokens(const di_result *a, const di_result *b);
