@@ -79,7 +79,7 @@ clients:
 	@PYTHON=$(PYTHON) scripts/install-clients.sh || true
 
 .PHONY: test-run
-test-run: all $(TEST_BIN) $(TEST_HELPERS) testdata
+test-run: all $(TEST_BIN) $(TEST_HELPERS) $(SIMCARD) testdata
 	@MODE=$(MODE) BUILD=$(BUILD) TESTDATA=$(TESTDATA) PYTHON=$(PYTHON) \
 	    scripts/run-tests.sh $(TEST_BIN) $(sort $(wildcard tests/*/*.sh tests/*/test_*.py))
 
@@ -136,4 +136,4 @@ lint:
 	@clang-format --dry-run -Werror $(FORMAT_SRC)
 	@printf '%s\n' $(SRC) | xargs -P 2 -n 1 scripts/tidy.sh $(CPPFLAGS)
 
--include $(TEST_BIN:=.d) $(TEST_HELPERS:=.d) $(TEST_SUPPORT:.o=.d) $(BENCH_BIN:=.d) $(BUILD)/bench/support/wide.d
+-include $(TEST_BIN:=.d) $(TEST_HELPERS:=.d) $(SIMCARD_OBJ:.o=.d) $(TEST_SUPPORT:.o=.d) $(BENCH_BIN:=.d) $(BUILD)/bench/support/wide.d
