@@ -54,7 +54,8 @@ typedef struct weather {
     kind kinds[KINDS];
     long requests, cancelled, late, whole;
     uint64_t preempted, kept, hit, accepted, refused;
-    int block; /* of drafts */
+    uint64_t queued, drafting, both; /* steps, on a card; worlds that had both kinds */
+    int block;                       /* of drafts */
 } weather;
 
 static weather w;
@@ -179,7 +180,14 @@ static void open_world(uint64_t seed) {
     o.host_memory = below(2) ? 1 << 20 : 0;
     o.no_prefix_cache = below(5) == 0;
     o.synchronous = below(3) == 0;
+    char *folder = files_folder();
+    if (o.num_drafts && o.spec_mode == DI_SPEC_PRICED && below(4)) {
+        o.cost_cache =
+            folder; /* drafts seem to be free: they come and go with what comes of them */
+        pretend_costs(&o, 0.001, 0.001);
+    }
     w.engine = open_engine(&o);
+    files_remove(folder);
     w.queue = open_queue(w.engine);
 }
 
@@ -297,6 +305,9 @@ static void close_world(void) {
     w.hit += s.prefix_tokens_hit;
     w.accepted += s.drafts_accepted;
     w.refused += s.drafts_verified - s.drafts_accepted;
+    w.queued += s.card_steps;
+    w.drafting += s.verify_steps;
+    w.both += s.card_steps > 0 && s.verify_steps > 0;
     di_queue_destroy(w.queue);
     di_engine_close(w.engine);
 }
@@ -339,6 +350,12 @@ static void test_every_answer_ends_once_with_the_tokens_it_has_alone(void **stat
                   w.requests, w.cancelled, w.late, w.whole, (unsigned long long)w.preempted,
                   (unsigned long long)w.kept, (unsigned long long)w.hit,
                   (unsigned long long)w.accepted, (unsigned long long)w.refused);
+    print_message(
+        "    %llu steps queued on a card, %llu with drafts to verify; %llu worlds had both\n",
+        (unsigned long long)w.queued, (unsigned long long)w.drafting, (unsigned long long)w.both);
+    if (card_under_test() && requests >= 3 * REQUESTS_A_WORLD) {
+        assert_true(w.both > 0);
+    }
     if (requests >= REQUESTS) {
         assert_true(w.cancelled > 50 && w.whole > 1000 && w.preempted > 20 && w.hit > 10000);
         assert_true(w.refused > 1000);
