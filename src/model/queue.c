@@ -248,18 +248,19 @@ static void run_largest_round(di_model *m) {
     }
 }
 
-/* Block tables of as many sequences as there can be, up to 16 MiB of them in all. */
+/* Block tables of as many sequences as there can be, up to 16 MiB of them in all, and sequences
+ * that only fill a program up, as many as rows. */
 static void send_largest_step(di_model *m, int64_t tokens, int seqs) {
     enum { MOST_ENTRIES = 4 << 20 };
     di_inputs *in = &m->any;
     int n = seqs < in->max_rows ? seqs : in->max_rows;
     int64_t fit = (int64_t)(MOST_ENTRIES / n) * DI_BLOCK_TOKENS;
-    for (int i = 0; i <= n; i++) {
-        in->all.seqs[i] = (di_seq_rows){
-            .num_rows = 1, .pos0 = fit < tokens ? fit : tokens, .blocks = nobodys_block};
+    for (int i = 0; i <= in->max_rows; i++) {
+        int64_t end = i > n ? 1 : fit < tokens ? fit : tokens;
+        in->all.seqs[i] = (di_seq_rows){.num_rows = 1, .pos0 = end, .blocks = nobodys_block};
     }
     in->all.step = (di_step){.num_rows = in->max_rows,
-                             .num_seqs = n + 1,
+                             .num_seqs = in->max_rows + 1,
                              .seqs = in->all.seqs,
                              .pool = *di_cache_pool(m->cache)};
     m->queue->step_send(m->be, &in->all.step);

@@ -37,6 +37,7 @@ struct simcard {
     di_program *recording; /* or NULL */
     calls branches[DI_QUEUE_BRANCHES];
     int branch;          /* that calls are recorded on, from 1; 0: the main line */
+    size_t step_room;    /* bytes that a step may take without more memory */
     const di_step *sent; /* whose sequences the queue's end has; NULL: nobody's */
     di_step there;       /* the sequences that the card has now */
     int ends[2];         /* by place: ends of steps that are queued and not reached */

@@ -87,9 +87,9 @@ OP(gather_rows, GATHER)
     X(V, int, hc)                                                                                  \
     X(V, int, d)                                                                                   \
     X(T, const di_tensor *, fn)                                                                    \
-    X(T, const di_tensor *, base) X(T, const di_tensor *, scale) X(V, float, norm_eps)             \
-        X(V, float, hc_eps) X(V, int, iters) X(V, float *, pre) X(V, float *, post)                \
-            X(V, float *, comb)
+    X(T, const di_tensor *, base)                                                                  \
+    X(T, const di_tensor *, scale) X(V, float, norm_eps) X(V, float, hc_eps) X(V, int, iters)      \
+        X(V, float *, pre) X(V, float *, post) X(V, float *, comb)
 OP(mhc_mix, MIX)
 
 #define PRE(X)                                                                                     \
@@ -103,7 +103,8 @@ OP(mhc_pre, PRE)
     X(V, const float *, comb)                                                                      \
     X(V, int, n)                                                                                   \
     X(V, int, hc)                                                                                  \
-    X(V, int, d) X(V, di_bf16 *, h) X(V, const float *, pre) X(T, const di_tensor *, norm)         \
+    X(V, int, d)                                                                                   \
+    X(V, di_bf16 *, h) X(V, const float *, pre) X(T, const di_tensor *, norm)                      \
         X(V, float, norm_eps) X(V, di_bf16 *, x)
 OP(mhc_post, POST)
 
@@ -178,7 +179,8 @@ OP(entry_store, ENTRY_STORE)
     X(V, int, ratio)                                                                               \
     X(V, const di_bf16 *, q)                                                                       \
     X(V, const di_bf16 *, weights)                                                                 \
-    X(V, int, heads) X(V, int, key_dim) X(V, int, k) X(V, int32_t *, candidates) X(V, bool, build) \
+    X(V, int, heads)                                                                               \
+    X(V, int, key_dim) X(V, int, k) X(V, int32_t *, candidates) X(V, bool, build)                  \
         X(V, int, max_blocks) X(V, int, block_size) X(V, int32_t *, topk)
 OP(index_topk, INDEX)
 
@@ -188,9 +190,10 @@ OP(index_topk, INDEX)
     X(V, int, window)                                                                              \
     X(V, int, source)                                                                              \
     X(V, int, ratio)                                                                               \
-    X(V, di_bf16 *, q) X(V, int, heads) X(V, int, dim) X(V, di_rope_table, table)                  \
-        X(V, const uint8_t *, records) X(V, const int32_t *, topk) X(V, int, k)                    \
-            X(T, const di_tensor *, sink) X(V, di_bf16 *, out)
+    X(V, di_bf16 *, q)                                                                             \
+    X(V, int, heads) X(V, int, dim) X(V, di_rope_table, table) X(V, const uint8_t *, records)      \
+        X(V, const int32_t *, topk) X(V, int, k) X(T, const di_tensor *, sink)                     \
+            X(V, di_bf16 *, out)
 OP(attention, ATTENTION)
 
 #define ROUTE(X)                                                                                   \
@@ -199,8 +202,9 @@ OP(attention, ATTENTION)
     X(T, const di_tensor *, gate)                                                                  \
     X(T, const di_tensor *, bias)                                                                  \
     X(T, const di_tensor *, bias_vl)                                                               \
-    X(H, const uint8_t *, image) X(V, float, temp) X(V, int, top_k) X(V, bool, norm)               \
-        X(V, float, scale) X(V, int32_t *, experts) X(V, float *, weights)
+    X(H, const uint8_t *, image)                                                                   \
+    X(V, float, temp) X(V, int, top_k) X(V, bool, norm) X(V, float, scale)                         \
+        X(V, int32_t *, experts) X(V, float *, weights)
 OP(route, ROUTE)
 
 #define MOE(X)                                                                                     \
@@ -209,8 +213,8 @@ OP(route, ROUTE)
     X(V, const int32_t *, experts)                                                                 \
     X(V, const float *, weights)                                                                   \
     X(V, int, top_k)                                                                               \
-    X(E, const di_expert *, table) X(V, int, num_experts) X(E, const di_expert *, shared)          \
-        X(V, float, limit) X(V, di_bf16 *, y)
+    X(E, const di_expert *, table)                                                                 \
+    X(V, int, num_experts) X(E, const di_expert *, shared) X(V, float, limit) X(V, di_bf16 *, y)
 OP(moe, MOE)
 
 #define ENGRAM(X)                                                                                  \
@@ -219,8 +223,9 @@ OP(moe, MOE)
     X(V, int, columns)                                                                             \
     X(T, const di_tensor *, table)                                                                 \
     X(T, const di_tensor *, wkv)                                                                   \
-    X(T, const di_tensor *, q_weight) X(T, const di_tensor *, k_weight) X(V, int, hc) X(V, int, d) \
-        X(V, float, eps) X(V, di_bf16 *, h)
+    X(T, const di_tensor *, q_weight)                                                              \
+    X(T, const di_tensor *, k_weight) X(V, int, hc) X(V, int, d) X(V, float, eps)                  \
+        X(V, di_bf16 *, h)
 OP(engram, ENGRAM)
 
 /* ---- the table ------------------------------------------------------------------------------- */

@@ -284,6 +284,18 @@ static void run_step(simcard *c, void *args) {
     c->there = ((step_args *)args)->step;
 }
 
+/* As large as a card's copy of it, about; more memory is waited for. */
+static void take_step_room(simcard *c, const di_step *step) {
+    size_t bytes = 48 * (size_t)step->num_seqs + 4 * (size_t)step->num_rows;
+    for (int i = 0; i < step->num_seqs; i++) {
+        bytes += 4 * table_blocks(step, &step->seqs[i]);
+    }
+    if (bytes > c->step_room && !c->recording && c->in_step && c->guard) {
+        simcard_fault(c, "a step larger than any before", "made the host wait inside a step");
+    }
+    c->step_room = bytes > c->step_room ? bytes : c->step_room;
+}
+
 static void send_step(simcard *c, const di_step *step) {
     step_args a = {*step};
     di_seq_rows *seqs = memory_for((size_t)step->num_seqs * sizeof *seqs);
@@ -302,6 +314,7 @@ static void send_step(simcard *c, const di_step *step) {
 
 static void step_send(di_backend *be, const di_step *step) {
     simcard *c = simcard_of(be);
+    take_step_room(c, step);
     if (!c->recording) {
         send_step(c, step);
     }
