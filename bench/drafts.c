@@ -93,6 +93,14 @@ static void print_drafts(di_engine *e, const di_engine_stats *before) {
            rounds > 0 ? 1 + accepted / rounds : 1,
            made > 0 ? (double)(s.drafts_verified - b->drafts_verified) / made : 0,
            100 * made / (double)(s.completion_tokens - b->completion_tokens));
+    double predicted = s.priced_seconds_predicted - b->priced_seconds_predicted;
+    if (predicted > 0) {
+        printf("; steps predicted %.3f",
+               predicted / (s.priced_seconds_measured - b->priced_seconds_measured));
+    }
+    double idle = s.device_idle_seconds - b->device_idle_seconds;
+    double device = s.device_seconds - b->device_seconds;
+    printf("; %.0f us a step, idle %.1f%%", 1e6 * device / steps, 100 * idle / (idle + device));
     if (s.card_steps + s.recorded_steps > 0) {
         printf("; of 100 steps %.0f queued, %.0f recorded",
                100 * (double)(s.card_steps - b->card_steps) / steps,

@@ -411,10 +411,15 @@ static bool forward(di_device *d, di_work *w, int n, double *seconds) {
     return ok;
 }
 
-static void do_work(di_device *d, di_work *w) {
-    w->begin = di_now();
+/* last_end: of the work before, if this one was there by then, else 0. What the host does between
+ * two steps on a card is part of what drafts cost. */
+static void do_work(di_device *d, di_work *w, double last_end) {
+    bool moves = w->plan.num_moves > 0 || w->plan.num_copies > 0,
+         at_once = d->draws && last_end > 0;
+    w->begin = at_once ? last_end : di_now();
     move_state(d, w);
-    w->forward = w->middle = w->sampled = di_now();
+    w->forward = at_once && !moves ? w->begin : di_now();
+    w->middle = w->sampled = w->forward;
     w->num_drafted = 0;
     double seconds = 0;
     di_resolve(&d->resolver, w);
@@ -443,17 +448,20 @@ static void do_work(di_device *d, di_work *w) {
 
 static void *run(void *arg) {
     di_device *d = arg;
+    double last_end = 0;
     pthread_mutex_lock(&d->lock);
     for (;;) {
         while ((d->queued == 0 || d->on_card > 0) && !d->closing) {
             pthread_cond_wait(&d->changed, &d->lock);
+            last_end = 0;
         }
         if (d->queued == 0) {
             break;
         }
         di_work *w = d->queue[0];
         pthread_mutex_unlock(&d->lock);
-        do_work(d, w);
+        do_work(d, w, last_end);
+        last_end = w->end;
         pthread_mutex_lock(&d->lock);
         d->queue[0] = d->queue[1];
         d->queued--;

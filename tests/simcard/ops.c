@@ -71,6 +71,8 @@ static weight copy_weight(simcard *c, const di_tensor *w) {
         }                                                                                          \
     }
 
+/* clang-format off: it finds no end with these */
+
 #define EMBED(X)                                                                                   \
     X(H, const int32_t *, tokens)                                                                  \
     X(V, int, n) X(T, const di_tensor *, table) X(V, int, hc) X(V, di_bf16 *, h) X(V, float *, pre)
@@ -88,8 +90,9 @@ OP(gather_rows, GATHER)
     X(V, int, d)                                                                                   \
     X(T, const di_tensor *, fn)                                                                    \
     X(T, const di_tensor *, base)                                                                  \
-    X(T, const di_tensor *, scale) X(V, float, norm_eps) X(V, float, hc_eps) X(V, int, iters)      \
-        X(V, float *, pre) X(V, float *, post) X(V, float *, comb)
+    X(T, const di_tensor *, scale)                                                                 \
+    X(V, float, norm_eps)                                                                          \
+    X(V, float, hc_eps) X(V, int, iters) X(V, float *, pre) X(V, float *, post) X(V, float *, comb)
 OP(mhc_mix, MIX)
 
 #define PRE(X)                                                                                     \
@@ -104,8 +107,8 @@ OP(mhc_pre, PRE)
     X(V, int, n)                                                                                   \
     X(V, int, hc)                                                                                  \
     X(V, int, d)                                                                                   \
-    X(V, di_bf16 *, h) X(V, const float *, pre) X(T, const di_tensor *, norm)                      \
-        X(V, float, norm_eps) X(V, di_bf16 *, x)
+    X(V, di_bf16 *, h)                                                                             \
+    X(V, const float *, pre) X(T, const di_tensor *, norm) X(V, float, norm_eps) X(V, di_bf16 *, x)
 OP(mhc_post, POST)
 
 #define MEAN(X)                                                                                    \
@@ -180,8 +183,10 @@ OP(entry_store, ENTRY_STORE)
     X(V, const di_bf16 *, q)                                                                       \
     X(V, const di_bf16 *, weights)                                                                 \
     X(V, int, heads)                                                                               \
-    X(V, int, key_dim) X(V, int, k) X(V, int32_t *, candidates) X(V, bool, build)                  \
-        X(V, int, max_blocks) X(V, int, block_size) X(V, int32_t *, topk)
+    X(V, int, key_dim)                                                                             \
+    X(V, int, k)                                                                                   \
+    X(V, int32_t *, candidates)                                                                    \
+    X(V, bool, build) X(V, int, max_blocks) X(V, int, block_size) X(V, int32_t *, topk)
 OP(index_topk, INDEX)
 
 #define ATTENTION(X)                                                                               \
@@ -191,9 +196,11 @@ OP(index_topk, INDEX)
     X(V, int, source)                                                                              \
     X(V, int, ratio)                                                                               \
     X(V, di_bf16 *, q)                                                                             \
-    X(V, int, heads) X(V, int, dim) X(V, di_rope_table, table) X(V, const uint8_t *, records)      \
-        X(V, const int32_t *, topk) X(V, int, k) X(T, const di_tensor *, sink)                     \
-            X(V, di_bf16 *, out)
+    X(V, int, heads)                                                                               \
+    X(V, int, dim)                                                                                 \
+    X(V, di_rope_table, table)                                                                     \
+    X(V, const uint8_t *, records)                                                                 \
+    X(V, const int32_t *, topk) X(V, int, k) X(T, const di_tensor *, sink) X(V, di_bf16 *, out)
 OP(attention, ATTENTION)
 
 #define ROUTE(X)                                                                                   \
@@ -203,8 +210,9 @@ OP(attention, ATTENTION)
     X(T, const di_tensor *, bias)                                                                  \
     X(T, const di_tensor *, bias_vl)                                                               \
     X(H, const uint8_t *, image)                                                                   \
-    X(V, float, temp) X(V, int, top_k) X(V, bool, norm) X(V, float, scale)                         \
-        X(V, int32_t *, experts) X(V, float *, weights)
+    X(V, float, temp)                                                                              \
+    X(V, int, top_k)                                                                               \
+    X(V, bool, norm) X(V, float, scale) X(V, int32_t *, experts) X(V, float *, weights)
 OP(route, ROUTE)
 
 #define MOE(X)                                                                                     \
@@ -224,9 +232,10 @@ OP(moe, MOE)
     X(T, const di_tensor *, table)                                                                 \
     X(T, const di_tensor *, wkv)                                                                   \
     X(T, const di_tensor *, q_weight)                                                              \
-    X(T, const di_tensor *, k_weight) X(V, int, hc) X(V, int, d) X(V, float, eps)                  \
-        X(V, di_bf16 *, h)
+    X(T, const di_tensor *, k_weight) X(V, int, hc) X(V, int, d) X(V, float, eps) X(V, di_bf16 *, h)
 OP(engram, ENGRAM)
+
+/* clang-format on */
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
