@@ -72,12 +72,18 @@ template <int F> struct raw_codes;
 
 template <> struct raw_codes<DK_BF16> {
     uint4 q[2][2]; /* [two steps][row] */
-    __device__ __forceinline__ void load(const uint8_t *chunk, int warp, int lane) {
+    typedef uint32_t place;
+    static __device__ __forceinline__ place place_of(uint32_t chunk, int warp, int lane) {
+        place p = chunk + (warp * 32 + lane) * 16;
+        keep(p);
+        return p;
+    }
+    __device__ __forceinline__ void load(place p, int at) {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                q[i][h] = *(const uint4 *)(chunk + (((i * 2 + h) * 4 + warp) * 32 + lane) * 16);
+                q[i][h] = load_shared(p + at + (i * 2 + h) * 2048);
             }
         }
     }
@@ -98,10 +104,19 @@ template <> struct raw_codes<DK_BF16> {
 template <> struct raw_codes<DK_FP8> {
     uint4 q[2]; /* [row] */
     uint32_t scales;
-    __device__ __forceinline__ void load(const uint8_t *chunk, int warp, int lane) {
-        q[0] = *(const uint4 *)(chunk + (warp * 32 + lane) * 16);
-        q[1] = *(const uint4 *)(chunk + ((4 + warp) * 32 + lane) * 16);
-        scales = *(const uint16_t *)(chunk + CODES_FP8_SCALES + warp * 2);
+    struct place {
+        uint32_t codes, scales;
+    };
+    static __device__ __forceinline__ place place_of(uint32_t chunk, int warp, int lane) {
+        place p = {chunk + (warp * 32 + lane) * 16, chunk + CODES_FP8_SCALES + warp * 2};
+        keep(p.codes);
+        keep(p.scales);
+        return p;
+    }
+    __device__ __forceinline__ void load(place p, int at) {
+        q[0] = load_shared(p.codes + at);
+        q[1] = load_shared(p.codes + at + 2048);
+        scales = load_shared_half(p.scales + at);
     }
     __device__ __forceinline__ void decode(operands &a) const {
         uint32_t byte[2] = {scales & 255, scales >> 8};
@@ -137,9 +152,19 @@ template <> struct raw_codes<DK_FP8> {
 template <> struct raw_codes<DK_FP4> {
     uint4 q;
     uint32_t scales;
-    __device__ __forceinline__ void load(const uint8_t *chunk, int warp, int lane) {
-        q = *(const uint4 *)(chunk + (warp * 32 + lane) * 16);
-        scales = *(const uint32_t *)(chunk + CODES_FP4_SCALES + (warp * 8 + lane / 4) * 4);
+    struct place {
+        uint32_t codes, scales;
+    };
+    static __device__ __forceinline__ place place_of(uint32_t chunk, int warp, int lane) {
+        place p = {chunk + (warp * 32 + lane) * 16,
+                   chunk + CODES_FP4_SCALES + (warp * 8 + lane / 4) * 4};
+        keep(p.codes);
+        keep(p.scales);
+        return p;
+    }
+    __device__ __forceinline__ void load(place p, int at) {
+        q = load_shared(p.codes + at);
+        scales = load_shared_word(p.scales + at);
     }
     __device__ __forceinline__ void decode(operands &a) const {
         if (fp4_wide(scales)) { /* rare */

@@ -263,6 +263,70 @@ __device__ __forceinline__ void mma_16x8x16(float c[4], const uint32_t a[4], uin
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+/* An 8 x 8 matrix of BF16 pairs as that leaves them (rows g, columns 2t), and the one of rows g +
+ * 8, to shared memory [column][16 rows]. */
+__device__ __forceinline__ void store_turned(uint32_t to, uint32_t first, uint32_t second) {
+    uint32_t row = to + threadIdx.x % 8 * 32 + threadIdx.x / 8 % 2 * 16;
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(row),
+                 "r"(first), "r"(second)
+                 : "memory");
+}
+
+/* The compiler keeps it in a register, rather than make it anew wherever it is used. */
+template <class T> __device__ __forceinline__ void keep(T &value) {
+    asm volatile("" : "+r"(value));
+}
+
+__device__ __forceinline__ uint4 load_shared(uint32_t from) {
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(from)
+                 : "memory");
+    return v;
+}
+
+__device__ __forceinline__ float4 load_shared_floats(uint32_t from) {
+    float4 v;
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(from)
+                 : "memory");
+    return v;
+}
+
+__device__ __forceinline__ void store_shared(uint32_t to, const float (&v)[4]) {
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(v[0]), "f"(v[1]),
+                 "f"(v[2]), "f"(v[3])
+                 : "memory");
+}
+
+__device__ __forceinline__ uint32_t load_shared_half(uint32_t from) {
+    uint16_t v;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(from) : "memory");
+    return v;
+}
+
+__device__ __forceinline__ uint32_t load_shared_word(uint32_t from) {
+    uint32_t v;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(from) : "memory");
+    return v;
+}
+
+/* Both rounded as to_bf16 does it (a NaN comes out as 0x7fff). */
+__device__ __forceinline__ uint32_t bf16x2_of(float low, float high) {
+    uint32_t v;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(high), "f"(low));
+    return v;
+}
+
+/* A byte that is needed much later: the load stays where it is written. */
+__device__ __forceinline__ uint32_t load_byte_now(const uint8_t *p) {
+    uint32_t v;
+    asm volatile("ld.global.nc.u8 %0, [%1];" : "=r"(v) : "l"(p));
+    return v;
+}
+
 /* 16 bytes that are read once: past the first cache. */
 __device__ __forceinline__ uint4 load_once(const void *p) {
     uint4 v;

@@ -124,6 +124,33 @@ static __device__ __forceinline__ product_job<S> job_of(const linear_call &c,
     return j;
 }
 
+/* ---- results ---------------------------------------------------------------------------------
+ *
+ * A thread has of every eight columns what the tensor core gives it: rows g and g + 8 of its warp's
+ * 16, columns 2t and 2t + 1. */
+
+/* Where a warp's sums go, and which of the thread's two rows are NaN. */
+struct warp_rows {
+    int row, begin, end; /* the warp's first; the group's */
+    bool nan[2];
+};
+
+template <class S>
+static __device__ __forceinline__ warp_rows rows_of_warp(const linear_call &c,
+                                                         const linear_place &p) {
+    warp_rows w;
+    w.row = p.tile0 * DK_TILE_ROWS + threadIdx.x / 32 * 16;
+    w.begin = p.group * c.m;
+    w.end = w.begin + c.m;
+    w.nan[0] = w.nan[1] = false;
+    if (c.w.format == DK_FP8 && w.row < w.end) { /* all rows of a tile have a flag */
+        const uint8_t *flags = c.w.data + (size_t)c.w.tiles * dk_tile_bytes(&c.w) + w.row;
+        w.nan[0] = load_byte_now(flags + threadIdx.x % 32 / 4) != 0;
+        w.nan[1] = load_byte_now(flags + threadIdx.x % 32 / 4 + 8) != 0;
+    }
+    return w;
+}
+
 static __device__ __forceinline__ void put(const linear_call &c, int row, int col, float sum) {
     size_t to = (size_t)col * c.y.ldy + row;
     if (c.y.yf) {
@@ -133,57 +160,124 @@ static __device__ __forceinline__ void put(const linear_call &c, int row, int co
     }
 }
 
-/* 8 sums; where k is cut, those of the cluster's slices, ascending. */
-template <class S>
-static __device__ __forceinline__ eight take(const ring &r, int slices, int row, int col) {
-    if (S::PAIRED || slices == 1) {
-        return take_eight<S>(r, row, col);
-    }
-    uint32_t at = r.data + (col * S::PITCH + row) * 4;
-    eight part[MAX_SLICES], sum;
+/* Sums of columns [8 i, ...) of the block, one at a time: any alignment, either type. */
+static __device__ __forceinline__ void put_plain(const linear_call &c, const linear_place &p,
+                                                 const warp_rows &w, int i, const float (&v)[4]) {
+    int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int s = 0; s < MAX_SLICES; s++) { /* all under way at once */
-        if (s < slices) {
-            part[s] = eight_of(cluster_load(at, s), cluster_load(at + 16, s));
+    for (int u = 0; u < 4; u++) {
+        int row = w.row + lane / 4 + u / 2 * 8, col = i * 8 + lane % 4 * 2 + u % 2;
+        if (row >= w.begin && row < w.end && col < p.count) {
+            put(c, row, p.col0 + col, v[u]);
         }
     }
-    sum = part[0];
-#pragma unroll
-    for (int s = 1; s < MAX_SLICES; s++) {
-#pragma unroll
-        for (int u = 0; u < 8 && s < slices; u++) {
-            sum.v[u] += part[s].v[u];
-        }
-    }
-    return sum;
 }
 
-/* Results from shared memory to y, 8 rows of a column at a time; each slice's block does a share.
- */
-template <class S>
-static __device__ __forceinline__ void write_results(const linear_call &c, const linear_place &p,
-                                                     const ring &r) {
-    enum { UNITS = S::ROWS / 8 };
-    int parts = S::PAIRED ? 1 : c.slices, begin = p.group * c.m, end = begin + c.m;
-    int step = parts * S::CONSUMERS;
-    for (int i = p.slice * S::CONSUMERS + threadIdx.x; i < p.count * UNITS; i += step) {
-        int at = i % UNITS * 8, col = i / UNITS, row = p.tile0 * DK_TILE_ROWS + at;
-        if (row >= end) {
-            continue;
-        }
-        eight sum = take<S>(r, c.slices, at, col);
-        spread_nans(c.w, c.w.data, row, &sum);
-        if (c.wide && row >= begin && row + 8 <= end) {
-            *(uint4 *)(c.y.yb + (size_t)(p.col0 + col) * c.y.ldy + row) = bf16_of(sum);
-            continue;
-        }
+/* Sums of eight columns to y; or, if they can be written 8 rows at a time, to the warp's piece of
+ * shared memory (16 rows a column) for put_turned. */
+static __device__ __forceinline__ void put_eight(const linear_call &c, const linear_place &p,
+                                                 const warp_rows &w, uint32_t piece, int i,
+                                                 float (&v)[4]) {
 #pragma unroll
-        for (int u = 0; u < 8; u++) {
-            if (row + u >= begin && row + u < end) {
-                put(c, row + u, p.col0 + col, sum.v[u]);
-            }
+    for (int u = 0; u < 4; u++) {
+        v[u] = w.nan[u / 2] ? __uint_as_float(0x7fc00000u) : v[u];
+    }
+    if (c.wide) {
+        store_turned(piece, bf16x2_of(v[0], v[1]), bf16x2_of(v[2], v[3]));
+    } else {
+        put_plain(c, p, w, i, v);
+    }
+}
+
+/* What lies there, `count` times eight columns, to y: 8 rows at a time. They are columns
+ * 8 (first + step i). */
+static __device__ __forceinline__ void put_turned(const linear_call &c, const linear_place &p,
+                                                  const warp_rows &w, uint32_t piece, int first,
+                                                  int step, int count) {
+    int lane = threadIdx.x % 32, row = w.row + lane % 2 * 8;
+    if (!c.wide) {
+        return;
+    }
+    __syncwarp();
+    for (int i = lane / 16; i < count; i += 2) {
+        int col = (first + i * step) * 8 + lane % 16 / 2;
+        if (row >= w.begin && row < w.end && col < p.count) {
+            *(uint4 *)(c.y.yb + (size_t)(p.col0 + col) * c.y.ldy + row) =
+                load_shared(piece + i * 256 + lane % 16 * 16);
         }
     }
+}
+
+template <int N, class S>
+static __device__ __forceinline__ void put_all(const linear_call &c, const linear_place &p,
+                                               const warp_rows &w, const ring &r,
+                                               float (&acc)[N / 8][4]) {
+    uint32_t piece = r.data + threadIdx.x / 32 * (N / 8 * 256);
+#pragma unroll
+    for (int i = 0; i < N / 8; i++) {
+        put_eight(c, p, w, piece + i * 256, i, acc[i]);
+    }
+    put_turned(c, p, w, piece, 0, 1, N / 8);
+}
+
+/* Where k is cut, columns 8 i .. 8 i + 7 are added up by the block of slice i % slices. It has so
+ * many times eight: */
+static __device__ __forceinline__ int own_columns(const linear_call &c, const linear_place &p,
+                                                  int slice) {
+    int all = (p.count + 7) / 8;
+    return (all + c.slices - 1 - slice) / c.slices;
+}
+
+/* Sends every slice its columns and adds up the block's own, slices ascending. Parts lie where the
+ * ring was, [slice][columns][thread]; all rings of the cluster are dry. */
+template <int N, class S>
+static __device__ __forceinline__ void exchange(const linear_call &c, const linear_place &p,
+                                                const warp_rows &w, const ring &r,
+                                                float (&acc)[N / 8][4]) {
+    enum { PART = S::CONSUMERS * 16 };
+    int all = (p.count + 7) / 8, most = own_columns(c, p, 0), own = own_columns(c, p, p.slice);
+    uint32_t at = r.data + threadIdx.x * 16;
+    int owner = 0, round = 0;
+#pragma unroll
+    for (int i = 0; i < N / 8; i++) {
+        uint32_t to = at + (p.slice * most + round) * PART;
+        if (i < all && owner == p.slice) {
+            store_shared(to, acc[i]);
+        } else if (i < all) {
+            cluster_push(to, r.sums, owner, acc[i]);
+        }
+        if (++owner == c.slices) {
+            owner = 0;
+            round++;
+        }
+    }
+    if (own == 0) {
+        return;
+    }
+    barrier_wait(r.sums, 0);
+    uint32_t piece = r.data + c.slices * most * PART + threadIdx.x / 32 * (own * 256);
+#pragma unroll 2
+    for (int i = 0; i < own; i++) {
+        float4 part[MAX_SLICES];
+#pragma unroll
+        for (int s = 0; s < MAX_SLICES; s++) { /* all under way at once */
+            if (s < c.slices) {
+                part[s] = load_shared_floats(at + (s * most + i) * PART);
+            }
+        }
+        float sum[4] = {part[0].x, part[0].y, part[0].z, part[0].w};
+#pragma unroll
+        for (int s = 1; s < MAX_SLICES; s++) {
+            if (s < c.slices) {
+                sum[0] += part[s].x;
+                sum[1] += part[s].y;
+                sum[2] += part[s].z;
+                sum[3] += part[s].w;
+            }
+        }
+        put_eight(c, p, w, piece + i * 256, p.slice + i * c.slices, sum);
+    }
+    put_turned(c, p, w, piece, p.slice, c.slices, own);
 }
 
 /* Room for a block's own rows; what is read behind them belongs to nobody. */
@@ -216,6 +310,30 @@ static __device__ __forceinline__ void fill_rows(const linear_call &c, const lin
     consumers_sync<S>();
 }
 
+/* What consumers do, for one format. */
+template <int F, class S, bool SLICED>
+static __device__ __forceinline__ void multiply(const linear_call &c, const linear_place &p,
+                                                const ring &r, const product_job<S> &j,
+                                                own_rows own) {
+    enum { N = S::COLS };
+    float acc[N / 8][4];
+    warp_rows w = rows_of_warp<S>(c, p);
+    if constexpr (SLICED) {
+        float part[N / 8][4];
+        consume<F, N, S, true>(r, j, own, part, acc);
+    } else {
+        consume<F, N, S, false>(r, j, own, acc, acc);
+    }
+    wait_for_predecessors();
+    if (!S::PAIRED && c.slices > 1) {
+        cluster_meet(); /* all rings are dry */
+        exchange<N, S>(c, p, w, r, acc);
+    } else {
+        consumers_sync<S>(); /* the ring is dry */
+        put_all<N, S>(c, p, w, r, acc);
+    }
+}
+
 template <class S, bool SLICED>
 static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     linear(const __grid_constant__ linear_call c) {
@@ -223,9 +341,20 @@ static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     linear_place p = place_of<S>(c);
     product_job<S> j = job_of<S>(c, p);
     int ahead = S::OWN_ROWS ? own_bytes(c.slice_chunks, c.n) : 0;
-    ring r = open_ring<S>(c.w.format, S::COLS, ahead);
+    ring r = place_ring<S>(c.w.format, S::COLS, ahead);
     bool split = !S::PAIRED && c.slices > 1;
+    if (threadIdx.x == S::CONSUMERS) {
+        init_ring<S>(r);
+        if (split) {
+            barrier_init(r.sums, 1);
+            barriers_ready();
+            barrier_expect(r.sums, (c.slices - 1) * own_columns(c, p, p.slice) * S::CONSUMERS * 16);
+        }
+        produce_early<S>(r, j, c.w.format);
+    }
+    __syncwarp();
     let_successors_begin();
+    share_ring<S>();
     if (threadIdx.x >= S::CONSUMERS) {
         share_registers<S>(false);
         if (threadIdx.x == S::CONSUMERS) {
@@ -233,7 +362,7 @@ static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
         }
         __syncwarp();
         if (split) {
-            cluster_sync();
+            cluster_meet();
         }
     } else {
         share_registers<S>(true);
@@ -244,38 +373,30 @@ static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
             own = {own_descriptor_of(r.data - ahead, c.n), c.n * 8, c.n};
         }
         if (c.w.format == DK_FP8) {
-            consume_columns<DK_FP8, S::COLS, S, SLICED>(r, j, own);
+            multiply<DK_FP8, S, SLICED>(c, p, r, j, own);
         } else if (c.w.format == DK_FP4) {
-            consume_columns<DK_FP4, S::COLS, S, SLICED>(r, j, own);
+            multiply<DK_FP4, S, SLICED>(c, p, r, j, own);
         } else {
-            consume_columns<DK_BF16, S::COLS, S, SLICED>(r, j, own);
+            multiply<DK_BF16, S, SLICED>(c, p, r, j, own);
         }
-        wait_for_predecessors();
-        if (split) {
-            cluster_sync();
-        } else {
-            consumers_sync<S>();
-        }
-        write_results<S>(c, p, r);
     }
-    if (split || S::PAIRED) {
-        cluster_meet(); /* what the others of the cluster may still touch stays until then */
+    if (S::PAIRED) {
+        cluster_meet(); /* what the other one may still write to stays until then */
     }
 }
 
 /* ---- launches --------------------------------------------------------------------------------*/
 
 /* For an H200, and the same on every card. */
-enum { MULTIPROCESSORS = 132, ENOUGH_BLOCKS = 160 };
+enum { MULTIPROCESSORS = 132, ENOUGH_BLOCKS = 400 };
 
-/* Slices: a power of two that lets every multiprocessor have about one block of 128 rows. More, or
- * other numbers, would not fit at once: a cluster's blocks are placed together, in one part of the
- * chip. A property of the weight, whatever it is multiplied with. */
+/* Slices: as many as give every multiprocessor three blocks of 64 rows. There is room for four; but
+ * a cluster's blocks are placed together, in one part of the chip, and the last cluster to find its
+ * place must not have to wait for another one's end. A property of the weight, whatever it is
+ * multiplied with. */
 static void cut(linear_call *c) {
-    int blocks = (c->m + 127) / 128 * c->groups, slices = 1;
-    while (slices < MAX_SLICES && blocks * slices * 2 <= ENOUGH_BLOCKS) {
-        slices *= 2;
-    }
+    int blocks = (c->m + DK_TILE_ROWS - 1) / DK_TILE_ROWS * c->groups;
+    int slices = min(max(ENOUGH_BLOCKS / blocks, 1), (int)MAX_SLICES);
     c->slice_chunks = (c->w.chunks + slices - 1) / slices;
     c->slice_chunks += c->slice_chunks % 2;
     c->slices = (c->w.chunks + c->slice_chunks - 1) / c->slice_chunks;
@@ -353,7 +474,7 @@ static linear_call call_of(const dk_product *p) {
     c.groups = p->groups;
     c.m = p->w.rows / p->groups;
     c.y = p->y;
-    c.wide = p->y.yb && p->y.ldy % 8 == 0 && (uintptr_t)p->y.yb % 16 == 0;
+    c.wide = p->y.yb && c.m % 8 == 0 && p->y.ldy % 8 == 0 && (uintptr_t)p->y.yb % 16 == 0;
     cut(&c);
     c.quantise = p->quantise;
     if (p->x && p->w.k % 8 == 0 && (uintptr_t)p->x % 16 == 0) {

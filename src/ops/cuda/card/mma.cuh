@@ -39,9 +39,15 @@ __device__ __forceinline__ uint32_t descriptor_of(uint32_t address) {
     return 1u << 16 | (address & 0x3ffff) >> 4;
 }
 
+/* All of it, the same in every lane as far as the compiler can see: it stays in uniform registers,
+ * and its steps cost nothing that lanes have to do. */
+__device__ __forceinline__ uint64_t whole_descriptor(uint32_t low, uint32_t high) {
+    return (uint64_t)high << 32 | __shfl_sync(0xffffffffu, low, 0);
+}
+
 /* acc[0 .. N / 8) (+)= a . rows; add: 0 forgets what acc held. */
 template <int N>
-__device__ __forceinline__ void wgmma(float (*acc)[4], const uint32_t (&a)[4], uint32_t b, int add);
+__device__ __forceinline__ void wgmma(float (*acc)[4], const uint32_t (&a)[4], uint64_t b, int add);
 
 /* Operands of 16 columns: %0 .. %7 are the first. */
 #define MMA_REGS_0     "%0, %1, %2, %3, %4, %5, %6, %7"
@@ -65,14 +71,13 @@ __device__ __forceinline__ void wgmma(float (*acc)[4], const uint32_t (&a)[4], u
 /* A, B, P: names of the operands behind the sums: the weights, the descriptor, whether to add. */
 #define MMA_COLUMNS(N, REGS, A, B, P, ...)                                                         \
     template <>                                                                                    \
-    __device__ __forceinline__ void wgmma<N>(float(*acc)[4], const uint32_t(&a)[4], uint32_t b,    \
+    __device__ __forceinline__ void wgmma<N>(float(*acc)[4], const uint32_t(&a)[4], uint64_t b,    \
                                              int add) {                                            \
-        asm volatile("{\n\t.reg .pred p;\n\t.reg .b64 d;\n\tsetp.ne.b32 p, " P ", 0;\n\t"          \
-                     "mov.b64 d, {" B ", 0x40000040};\n\t"                                         \
+        asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, " P ", 0;\n\t"                          \
                      "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 "                   \
-                     "{" REGS "}, {" A "}, d, p, 1, 1, 0;\n\t}"                                    \
+                     "{" REGS "}, {" A "}, " B ", p, 1, 1, 0;\n\t}"                                \
                      : __VA_ARGS__                                                                 \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));              \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));              \
     }
 
 MMA_COLUMNS(8, "%0, %1, %2, %3", "%4, %5, %6, %7", "%8", "%9", MMA_SUMS_1(0))
@@ -105,31 +110,31 @@ __device__ __forceinline__ uint32_t own_descriptor_of(uint32_t address, int step
     return (uint32_t)step << 16 | (address & 0x3ffff) >> 4;
 }
 
-__device__ __forceinline__ void wgmma_own(float (*acc)[4], const uint32_t (&a)[4], uint32_t b,
+__device__ __forceinline__ void wgmma_own(float (*acc)[4], const uint32_t (&a)[4], uint64_t b,
                                           int add) {
-    asm volatile("{\n\t.reg .pred p;\n\t.reg .b64 d;\n\tsetp.ne.b32 p, %9, 0;\n\t"
-                 "mov.b64 d, {%8, 8};\n\t"
+    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %9, 0;\n\t"
                  "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 "
-                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, d, p, 1, 1, 0;\n\t}"
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, %8, p, 1, 1, 0;\n\t}"
                  : "+f"(acc[0][0]), "+f"(acc[0][1]), "+f"(acc[0][2]), "+f"(acc[0][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
 }
 
 /* One chunk of up to 8 columns: its pieces of 16 bytes stand `step` apart, rows side by side. What
  * stands behind the last row is multiplied too, and nobody looks at it. */
 __device__ __forceinline__ void mma_own_chunk(float (&acc)[1][4], const uint32_t (&a)[4][4],
                                               uint32_t b, int step, bool first) {
+    uint64_t rows = whole_descriptor(b, 8);
     mma_begin();
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        wgmma_own(acc, a[i], b + i * 2 * step, i > 0 || !first);
+        wgmma_own(acc, a[i], rows + i * 2 * step, i > 0 || !first);
     }
     mma_commit();
 }
 
 /* All N columns, in pieces that the instruction has. */
 template <int N>
-__device__ __forceinline__ void wgmma_columns(float (*acc)[4], const uint32_t (&a)[4], uint32_t b,
+__device__ __forceinline__ void wgmma_columns(float (*acc)[4], const uint32_t (&a)[4], uint64_t b,
                                               int add) {
     constexpr int piece = N > 192 ? 128 : N; /* 256 are two of 128 */
     wgmma<piece>(acc, a, b, add);
@@ -142,10 +147,11 @@ __device__ __forceinline__ void wgmma_columns(float (*acc)[4], const uint32_t (&
 template <int N>
 __device__ __forceinline__ void mma_chunk(float (&acc)[N / 8][4], const uint32_t (&a)[4][4],
                                           uint32_t b, bool first) {
+    uint64_t rows = whole_descriptor(b, 0x40000040);
     mma_begin();
 #pragma unroll
     for (int step = 0; step < 4; step++) {
-        wgmma_columns<N>(acc, a[step], b + step * 2, step > 0 || !first);
+        wgmma_columns<N>(acc, a[step], rows + step * 2, step > 0 || !first);
     }
     mma_commit();
 }

@@ -186,36 +186,36 @@ static __device__ __forceinline__ void consume_uses(const ring &r, const product
     if constexpr (S::PAIRED) {
         switch (r.columns) {
         case 32:
-            return consume_columns<F, 32, S, false>(r, j);
+            return consume_columns<F, 32, S>(r, j);
         case 64:
-            return consume_columns<F, 64, S, false>(r, j);
+            return consume_columns<F, 64, S>(r, j);
         case 96:
-            return consume_columns<F, 96, S, false>(r, j);
+            return consume_columns<F, 96, S>(r, j);
         case 112:
-            return consume_columns<F, 112, S, false>(r, j);
+            return consume_columns<F, 112, S>(r, j);
         case 128:
-            return consume_columns<F, 128, S, false>(r, j);
+            return consume_columns<F, 128, S>(r, j);
         case 144:
-            return consume_columns<F, 144, S, false>(r, j);
+            return consume_columns<F, 144, S>(r, j);
         case 160:
-            return consume_columns<F, 160, S, false>(r, j);
+            return consume_columns<F, 160, S>(r, j);
         case 192:
-            return consume_columns<F, 192, S, false>(r, j);
+            return consume_columns<F, 192, S>(r, j);
         default:
-            return consume_columns<F, 256, S, false>(r, j);
+            return consume_columns<F, 256, S>(r, j);
         }
     } else if constexpr (S::COLS == 8) {
-        consume_columns<F, 8, S, false>(r, j, own);
+        consume_columns<F, 8, S>(r, j, own);
     } else {
         switch (r.columns) {
         case 8:
-            return consume_columns<F, 8, S, false>(r, j);
+            return consume_columns<F, 8, S>(r, j);
         case 16:
-            return consume_columns<F, 16, S, false>(r, j);
+            return consume_columns<F, 16, S>(r, j);
         case 32:
-            return consume_columns<F, 32, S, false>(r, j);
+            return consume_columns<F, 32, S>(r, j);
         default:
-            return consume_columns<F, 64, S, false>(r, j);
+            return consume_columns<F, 64, S>(r, j);
         }
     }
 }
@@ -288,7 +288,7 @@ static __device__ __forceinline__ void finish_down(const dk_moe &c, const ring &
                        : c.unlisted ? (size_t)u.place
                                     : (size_t)__ldcg(c.place + u.first + use);
         eight sum = take_eight<S>(r, at, use);
-        spread_nans(w, u.expert.w2, row, &sum);
+        spread_nans(nan_rows(w, u.expert.w2, row), &sum);
         *(uint4 *)(c.out + place * c.d + row) = bf16_of(sum);
     }
 }
@@ -399,8 +399,14 @@ static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) experts(dk_moe c
         return;
     }
     int rows = u.shared ? c.n : 1, ahead = S::OWN_ROWS ? own_bytes(w.chunks, rows) : 0;
-    ring r = open_ring<S>(w.format, columns_for<S>(u.count), ahead);
+    ring r = place_ring<S>(w.format, columns_for<S>(u.count), ahead);
     product_job<S> j = job_of<S, DOWN>(c, u, w);
+    if (threadIdx.x == S::CONSUMERS) {
+        init_ring<S>(r);
+        produce_early<S>(r, j, w.format);
+    }
+    __syncwarp();
+    share_ring<S>();
     if (threadIdx.x >= S::CONSUMERS) {
         share_registers<S>(false);
         if (threadIdx.x == S::CONSUMERS) {

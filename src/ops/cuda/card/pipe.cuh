@@ -114,29 +114,24 @@ __device__ __forceinline__ uint32_t cluster_rank() {
     return rank;
 }
 
-/* All threads of all blocks of the cluster; what they wrote before is seen behind it. */
-__device__ __forceinline__ void cluster_sync() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\n\t"
-                 "barrier.cluster.wait.acquire.aligned;" ::
-                     : "memory");
-}
-
-/* The same where nothing was written that another block reads. */
+/* All threads of all blocks of the cluster, where nothing was written that another block reads. */
 __device__ __forceinline__ void cluster_meet() {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;\n\t"
                  "barrier.cluster.wait.aligned;" ::
                      : "memory");
 }
 
-/* Reads shared memory of block `rank`. */
-__device__ __forceinline__ float4 cluster_load(uint32_t address, uint32_t rank) {
-    float4 v;
-    uint32_t there;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
-    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-                 : "r"(there));
-    return v;
+/* 16 bytes to shared memory of block `rank`, counted at its barrier; both addresses are this
+ * block's own for the same places. */
+__device__ __forceinline__ void cluster_push(uint32_t to, uint32_t barrier, uint32_t rank,
+                                             const float (&v)[4]) {
+    asm volatile("{\n\t.reg .b32 there, counted;\n\t"
+                 "mapa.shared::cluster.u32 there, %0, %2;\n\t"
+                 "mapa.shared::cluster.u32 counted, %1, %2;\n\t"
+                 "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 "
+                 "[there], {%3, %4, %5, %6}, [counted];\n\t}" ::"r"(to),
+                 "r"(barrier), "r"(rank), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3])
+                 : "memory");
 }
 
 #endif

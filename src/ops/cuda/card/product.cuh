@@ -47,6 +47,7 @@ enum { RING_ALIGNMENT = 1024, RING_MAX_STAGES = 12, SHARED_MAX = 227 * 1024 };
  * OWN_ROWS), then the chunks of the block's tiles. */
 struct ring {
     uint32_t full, empty; /* barriers: address of stage 0's */
+    uint32_t sums;        /* a barrier for whoever cuts k (linear.cu) */
     uint32_t data;
     uint8_t *at; /* generic address of `data` */
     int columns, stages, stage_bytes, weights_at;
@@ -75,15 +76,16 @@ __device__ __forceinline__ uint32_t dynamic_shared_bytes() {
     return bytes;
 }
 
-/* Called by all threads; ends with all barriers ready. ahead: a multiple of RING_ALIGNMENT. */
+/* ahead: a multiple of RING_ALIGNMENT. */
 template <class S>
-__device__ __forceinline__ ring open_ring(dk_format format, int columns, int ahead = 0) {
+__device__ __forceinline__ ring place_ring(dk_format format, int columns, int ahead = 0) {
     extern __shared__ __align__(1024) uint8_t dynamic_shared[];
     ring r;
     uint32_t base = shared_address(dynamic_shared);
     uint32_t aligned = (base + RING_ALIGNMENT - 1) / RING_ALIGNMENT * RING_ALIGNMENT;
     r.full = aligned;
     r.empty = aligned + RING_MAX_STAGES * 8;
+    r.sums = aligned + RING_MAX_STAGES * 16;
     r.data = aligned + RING_ALIGNMENT + ahead;
     r.at = dynamic_shared + (r.data - base);
     r.stage_bytes = stage_bytes<S>(columns, dk_chunk_bytes(format));
@@ -91,19 +93,25 @@ __device__ __forceinline__ ring open_ring(dk_format format, int columns, int ahe
     r.weights_at = stage_rows_bytes<S>(columns);
     int room = (int)(dynamic_shared_bytes() - (r.data - base));
     r.stages = min(room / r.stage_bytes, (int)RING_MAX_STAGES);
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < r.stages; i++) {
-            barrier_init(r.full + i * 8, 1);
-            barrier_init(r.empty + i * 8, S::WG * 4 * (S::PAIRED ? 2 : 1));
-        }
-        barriers_ready();
+    return r;
+}
+
+/* One thread, before it loads anything. */
+template <class S> __device__ __forceinline__ void init_ring(const ring &r) {
+    for (int i = 0; i < r.stages; i++) {
+        barrier_init(r.full + i * 8, 1);
+        barrier_init(r.empty + i * 8, S::PAIRED ? S::WG * 8 : S::CONSUMERS);
     }
+    barriers_ready();
+}
+
+/* All threads, before they use barriers of the ring, or a paired block brings rows. */
+template <class S> __device__ __forceinline__ void share_ring() {
     if (S::PAIRED) {
         cluster_meet();
     } else {
         __syncthreads();
     }
-    return r;
 }
 
 /* One block's work: chunks [begin, end) of its tiles and of `count` rows of activations. These are
@@ -181,15 +189,27 @@ __device__ __forceinline__ void load_rows(const ring &r, const product_job<S> &j
     }
 }
 
-/* One thread. Weights that fit the ring are under way before the kernel in front has ended. */
+template <class S> __device__ __forceinline__ int loads_of(const product_job<S> &j) {
+    return (j.end - j.begin + S::CH - 1) / S::CH;
+}
+
+/* One thread, the one that has made the ring: weights that fit it are under way before anything
+ * else happens. */
+template <class S>
+__device__ __forceinline__ void produce_early(const ring &r, const product_job<S> &j,
+                                              dk_format format) {
+    int early = min(loads_of(j), r.stages);
+    for (int i = 0; i < early; i++) {
+        load_weights<S>(r, j, i, j.begin + i * S::CH, (uint32_t)dk_chunk_bytes(format));
+    }
+}
+
+/* The same thread: everything else. */
 template <class S>
 __device__ __forceinline__ void produce(const ring &r, const product_job<S> &j, dk_format format) {
 
     uint32_t chunk_bytes = (uint32_t)dk_chunk_bytes(format);
-    int loads = (j.end - j.begin + S::CH - 1) / S::CH, early = min(loads, r.stages);
-    for (int i = 0; i < early; i++) {
-        load_weights<S>(r, j, i, j.begin + i * S::CH, chunk_bytes);
-    }
+    int loads = loads_of(j), early = min(loads, r.stages);
     if (!S::OWN_ROWS) {
         wait_for_predecessors();
         for (int i = 0; i < early; i++) {
@@ -212,13 +232,19 @@ __device__ __forceinline__ void produce(const ring &r, const product_job<S> &j, 
 
 /* ---- consumers -------------------------------------------------------------------------------*/
 
-/* Tells the producer, and the pair's other one, that a warp has done with a stage. */
+/* Tells the producer, and the pair's other one, that a stage is done with. Every lane does so for
+ * itself: one for its warp would have to wait for the others, which costs 3 % where rows are few.
+ * For pairs one lane does, as an arrival at the other block costs more. */
 template <bool PAIRED> __device__ __forceinline__ void release_stage(const ring &r, int stage) {
+    if (!PAIRED) {
+        barrier_arrive(r.empty + stage * 8);
+        return;
+    }
     __syncwarp();
     if (threadIdx.x % 32 == 0) {
         barrier_arrive(r.empty + stage * 8);
     }
-    if (PAIRED && threadIdx.x % 32 == 1) {
+    if (threadIdx.x % 32 == 1) {
         barrier_arrive_at(r.empty + stage * 8, cluster_rank() ^ 1);
     }
 }
@@ -238,11 +264,14 @@ __device__ __forceinline__ void consume(const ring &r, const product_job<S> &j, 
     constexpr int chunk_bytes = (int)dk_chunk_bytes((dk_format)F);
     constexpr int bytes = stage_bytes<S>(N, chunk_bytes), at = stage_rows_bytes<S>(N);
     int wg = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
-    const uint8_t *weights = r.at + at + wg * S::CH * chunk_bytes;
+    uint32_t weights = r.data + at + wg * S::CH * chunk_bytes;
+    typename raw_codes<F>::place mine = raw_codes<F>::place_of(weights, warp, lane);
     uint32_t rows = descriptor_of(r.data);
-    int stage = -1, parity = 1, before = -1;
-    for (int begin = j.begin; begin < j.end;) {
-        int end = SLICED ? min(begin + j.slice_chunks, j.end) : j.end;
+    int stage = -1, parity = 1, before = -1, last = j.end;
+    keep(rows);
+    keep(last);
+    for (int begin = j.begin; begin < last;) {
+        int end = SLICED ? min(begin + j.slice_chunks, last) : last;
         operands a[2];
         for (int chunk = begin; chunk < end; chunk += 2) {
 #pragma unroll
@@ -260,7 +289,7 @@ __device__ __forceinline__ void consume(const ring &r, const product_job<S> &j, 
                     barrier_wait(r.full + stage * 8, parity);
                 }
                 raw_codes<F> raw;
-                raw.load(weights + stage * bytes + in * chunk_bytes, warp, lane);
+                raw.load(mine, stage * bytes + in * chunk_bytes);
                 raw.decode(a[u]);
                 bool first = u == 0 && chunk == begin;
                 if constexpr (S::OWN_ROWS) {
@@ -345,18 +374,12 @@ __device__ __forceinline__ void put_results(const ring &r, const float (&sum)[N 
     }
 }
 
-template <int F, int N, class S, bool SLICED>
+template <int F, int N, class S>
 __device__ __forceinline__ void consume_columns(const ring &r, const product_job<S> &j,
                                                 own_rows own = {}) {
     float acc[N / 8][4];
-    if constexpr (SLICED) {
-        float total[N / 8][4];
-        consume<F, N, S, true>(r, j, own, acc, total);
-        put_results<N, S>(r, total);
-    } else {
-        consume<F, N, S, false>(r, j, own, acc, acc);
-        put_results<N, S>(r, acc);
-    }
+    consume<F, N, S, false>(r, j, own, acc, acc);
+    put_results<N, S>(r, acc);
 }
 
 /* Sums of 8 rows of a column. */
@@ -373,14 +396,17 @@ template <class S> __device__ __forceinline__ eight take_eight(const ring &r, in
     return eight_of(from[0], from[1]);
 }
 
-/* Rows with a NaN code: all their sums are NaN. data: where the matrix lies. */
-__device__ __forceinline__ void spread_nans(const dk_matrix &w, const uint8_t *data, int row,
-                                            eight *sums) {
-    if (w.format != DK_FP8) {
-        return;
+/* Which of 8 rows have a NaN code: a byte each, not 0. data: where the matrix lies; rows behind its
+ * last tile have none. */
+__device__ __forceinline__ uint2 nan_rows(const dk_matrix &w, const uint8_t *data, int row) {
+    if (w.format != DK_FP8 || row >= w.tiles * DK_TILE_ROWS) {
+        return make_uint2(0, 0);
     }
-    const uint2 *at = (const uint2 *)(data + (size_t)w.tiles * dk_tile_bytes(&w) + row);
-    uint2 flags = __ldg(at);
+    return __ldg((const uint2 *)(data + (size_t)w.tiles * dk_tile_bytes(&w) + row));
+}
+
+/* All sums of such a row are NaN. */
+__device__ __forceinline__ void spread_nans(uint2 flags, eight *sums) {
     if ((flags.x | flags.y) == 0) {
         return;
     }
