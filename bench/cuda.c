@@ -4,6 +4,9 @@
  * name, a second one products and experts by their number of rows. Without a card it says so and
  * does nothing.
  *
+ * Products of up to 64 rows are timed as steps run them: recorded, one behind the other, the next
+ * one's weights on their way while the one in front ends. The others are called one by one.
+ *
  * Weights are visited in turn so that none is found in a cache again. On the host they are one
  * small piece of memory that stands at many addresses; on the card every address has a copy of its
  * own. */
@@ -16,6 +19,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "ops/cuda/cuda.h"
+#include "ops/queue.h"
 
 enum {
     HIDDEN = 5120,
@@ -188,6 +192,37 @@ static double per_call(call_fn *f, void *user, int cycle) {
     return times[2];
 }
 
+/* The same of calls that were recorded as one program of `cycle`. */
+static double per_recorded_call(call_fn *f, void *user, int cycle) {
+    const di_queue_ops *queue = be->ops->queue;
+    double once = per_call(f, user, cycle), times[5], start;
+    di_error err;
+    if (!queue->record(be)) {
+        return once; /* DI_CUDA_SYNC: nothing is */
+    }
+    for (int i = 0; i < cycle; i++) {
+        f(user, i);
+    }
+    di_program *program = queue->recorded(be, &err);
+    if (!program) {
+        give_up(err.message);
+    }
+    int replays = (int)(0.02 / (once * cycle)) + 1;
+    for (int r = 0; r < 5; r++) {
+        start = di_now();
+        for (int i = 0; i < replays; i++) {
+            if (!queue->replay(be, program)) {
+                give_up("scratch memory has moved since the recording");
+            }
+        }
+        wait_for_all();
+        times[r] = (di_now() - start) / replays / cycle;
+    }
+    queue->program_free(be, program);
+    qsort(times, 5, sizeof *times, by_size);
+    return times[2];
+}
+
 static bool wanted(const char *name) {
     return !only || strstr(name, only);
 }
@@ -203,6 +238,12 @@ typedef struct reading {
     size_t bytes;
 } reading;
 
+static void do_nothing(void *user, int i) {
+    (void)user;
+    (void)i;
+    di_cuda_read_all(be, NULL, 0);
+}
+
 static void read_once(void *user, int i) {
     const reading *r = user;
     (void)i;
@@ -214,12 +255,21 @@ static void measure_ceiling(void) {
     r.buffer = device(r.bytes);
     ceiling = (double)r.bytes / per_call(read_once, &r, 1);
     printf("reading memory: %.0f GB/s\n", ceiling * 1e-9);
+    printf("a recorded launch of nothing: %.2f us\n",
+           1e6 * per_recorded_call(do_nothing, NULL, 100));
     be->ops->free(be, r.buffer);
 }
 
 /* ---- products --------------------------------------------------------------------------------*/
 
-enum { MAX_CYCLE = 512 };
+enum { MAX_CYCLE = 512, FEW_ROWS = 7 };
+
+/* Of all FP8 products of a layer, by number of rows. */
+typedef struct layer_sum {
+    double seconds[FEW_ROWS], bytes;
+} layer_sum;
+
+static const int product_rows[] = {1, 2, 4, 8, 16, 32, 64, 512, 8192};
 
 typedef struct product {
     di_tensor w[MAX_CYCLE];
@@ -239,8 +289,8 @@ static void multiply(void *user, int i) {
     }
 }
 
-static void bench_product(const char *what, di_dtype dtype, int m, int k, int groups, bool f32) {
-    static const int rows[] = {1, 8, 16, 32, 64, 512, 8192};
+static void bench_product(const char *what, di_dtype dtype, int m, int k, int groups, bool f32,
+                          layer_sum *sum) {
     static product p;
     char name[96];
     if (!wanted(what)) {
@@ -250,7 +300,7 @@ static void bench_product(const char *what, di_dtype dtype, int m, int k, int gr
     p.w[0] = make_weight(dtype, m, k);
     size_t bytes = weight_bytes(&p.w[0]);
     p.cycle = (int)(CYCLE_BYTES / bytes) + 1;
-    p.cycle = p.cycle < 32 ? p.cycle : 32;
+    p.cycle = p.cycle < 64 ? p.cycle : 64;
     for (int i = 1; i < p.cycle; i++) {
         p.w[i] = make_weight(dtype, m, k);
     }
@@ -258,18 +308,43 @@ static void bench_product(const char *what, di_dtype dtype, int m, int k, int gr
     p.x = device_bf16((size_t)most * (size_t)groups * (size_t)k);
     p.y = device((size_t)most * (size_t)m * 4);
     p.f = f32 ? (float *)(void *)p.y : NULL;
-    for (size_t i = 0; i < sizeof rows / sizeof *rows && rows[i] <= most; i++) {
-        p.rows = rows[i];
-        if (only_rows && p.rows != only_rows) {
+    for (size_t i = 0; i < sizeof product_rows / sizeof *product_rows; i++) {
+        p.rows = product_rows[i];
+        if (p.rows > most || (only_rows && p.rows != only_rows)) {
             continue;
         }
         snprintf(name, sizeof name, "%s %dx%d, %d rows", what, m, k, p.rows);
-        double seconds = per_call(multiply, &p, p.rows > 64 ? 2 : p.cycle);
+        double seconds =
+            i < FEW_ROWS ? per_recorded_call(multiply, &p, p.cycle) : per_call(multiply, &p, 2);
         tell(name, seconds, (double)bytes, 2.0 * p.rows * m * k);
+        if (sum && i < FEW_ROWS) {
+            sum->seconds[i] += seconds;
+        }
+    }
+    if (sum) {
+        sum->bytes += (double)bytes;
     }
     be->ops->free(be, p.x);
     be->ops->free(be, p.y);
     di_cuda_forget(be);
+}
+
+/* The FP8 products of a layer, and what they take together. */
+static void bench_layer_products(void) {
+    layer_sum sum = {{0}, 0};
+    char name[96];
+    bench_product("wkv FP8", DI_F8_E4M3, HEAD_DIM, HIDDEN, 1, false, &sum);
+    bench_product("wq_a FP8", DI_F8_E4M3, Q_LORA, HIDDEN, 1, false, &sum);
+    bench_product("wq_b FP8", DI_F8_E4M3, HEADS * HEAD_DIM, Q_LORA, 1, false, &sum);
+    bench_product("wo_a FP8 grouped", DI_F8_E4M3, O_GROUPS * O_LORA, HEADS * HEAD_DIM / O_GROUPS,
+                  O_GROUPS, false, &sum);
+    bench_product("wo_b FP8", DI_F8_E4M3, HIDDEN, O_GROUPS * O_LORA, 1, false, &sum);
+    for (int i = 0; i < FEW_ROWS && wanted(" FP8"); i++) { /* asked for all of them */
+        if (sum.seconds[i] > 0) {
+            snprintf(name, sizeof name, "all five FP8 products, %d rows", product_rows[i]);
+            tell(name, sum.seconds[i], sum.bytes, 2 * sum.bytes * product_rows[i]);
+        }
+    }
 }
 
 /* ---- experts ---------------------------------------------------------------------------------*/
@@ -589,13 +664,9 @@ int main(int argc, char **argv) {
     printf("%s\n", found);
     measure_ceiling();
     bench_experts();
-    bench_product("wq_a FP8", DI_F8_E4M3, Q_LORA, HIDDEN, 1, false);
-    bench_product("wq_b FP8", DI_F8_E4M3, HEADS * HEAD_DIM, Q_LORA, 1, false);
-    bench_product("wo_a FP8 grouped", DI_F8_E4M3, O_GROUPS * O_LORA, HEADS * HEAD_DIM / O_GROUPS,
-                  O_GROUPS, false);
-    bench_product("wo_b FP8", DI_F8_E4M3, HIDDEN, O_GROUPS * O_LORA, 1, false);
-    bench_product("gate BF16", DI_BF16, EXPERTS, HIDDEN, 1, true);
-    bench_product("head BF16", DI_BF16, 8080, HIDDEN, 1, true);
+    bench_layer_products();
+    bench_product("gate BF16", DI_BF16, EXPERTS, HIDDEN, 1, true, NULL);
+    bench_product("head BF16", DI_BF16, 8080, HIDDEN, 1, true, NULL);
     bench_attention();
     bench_index();
     bench_streams();

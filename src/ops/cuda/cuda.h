@@ -35,7 +35,7 @@ void di_cuda_forget(di_backend *be);
  * (ops->alloc) are not among them. */
 size_t di_cuda_bytes(const di_backend *be);
 
-/* Queues one read of all of a buffer of the card. */
+/* Queues one read of all of a buffer of the card; of 0 bytes: a launch of nothing. For benches. */
 void di_cuda_read_all(di_backend *be, const void *buffer, size_t bytes);
 
 #endif

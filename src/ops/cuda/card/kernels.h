@@ -272,7 +272,7 @@ void dk_engram_gate(cudaStream_t s, const int32_t *tokens, int n, const dk_bf16 
 /* ---- measuring --------------------------------------------------------------------------------*/
 
 /* Reads `bytes` once with 16-byte loads: the ceiling that bandwidth-bound kernels are held against.
- */
+ * 0 bytes: a launch that does nothing and overlaps as others do. */
 void dk_read_all(cudaStream_t s, const void *from, size_t bytes, uint32_t *sink);
 
 #ifdef __cplusplus

@@ -539,6 +539,14 @@ static __global__ void read_all(const uint4 *from, size_t n, uint32_t *sink) {
     }
 }
 
+static __global__ void nothing() {
+    begin_overlapped();
+}
+
 void dk_read_all(cudaStream_t s, const void *from, size_t bytes, uint32_t *sink) {
+    if (bytes == 0) {
+        launch_overlapped(s, nothing, dim3(1), 32, 0, 1);
+        return;
+    }
     read_all<<<132 * 8, 512, 0, s>>>((const uint4 *)from, bytes / 16, sink);
 }
