@@ -124,11 +124,13 @@ static double median_ratio(const double *off, const double *mine, int turns) {
 }
 
 /* Turns of all engines, and a line for each. */
-static void compare(di_engine **engines, int batch, double temperature, int tokens, int turns) {
+static void compare(const char *model, int batch, double temperature, int tokens, int turns) {
+    di_engine *engines[MODES];
     static double seconds[MODES][MOST_TURNS];
     double best[MODES];
     di_engine_stats before[MODES];
     for (int m = 0; m < MODES; m++) {
+        engines[m] = open_engine(model, m, batch);
         run(engines[m], batch, temperature, tokens, 0);
         before[m] = (di_engine_stats){.struct_bytes = sizeof before[m]};
         di_engine_get_stats(engines[m], &before[m]);
@@ -148,6 +150,7 @@ static void compare(di_engine **engines, int batch, double temperature, int toke
                median_ratio(seconds[OFF], seconds[m], turns));
         print_drafts(engines[m], &before[m]);
         putchar('\n');
+        di_engine_close(engines[m]);
     }
     fflush(stdout);
 }
@@ -159,15 +162,8 @@ int main(int argc, char **argv) {
     turns = turns < 1 ? 1 : turns > MOST_TURNS ? MOST_TURNS : turns;
     printf("%6s %6s  %-9s %9s %8s %8s\n", "batch", "T", "mode", "tokens/s", "x off", "median");
     for (int batch = 1; batch <= MOST; batch *= 8) {
-        di_engine *engines[MODES];
-        for (int m = 0; m < MODES; m++) {
-            engines[m] = open_engine(model, m, batch);
-        }
         for (int t = 0; t < 2; t++) {
-            compare(engines, batch, t, tokens, batch < 64 ? turns : (turns + 1) / 2);
-        }
-        for (int m = 0; m < MODES; m++) {
-            di_engine_close(engines[m]);
+            compare(model, batch, t, tokens, batch < 64 ? turns : (turns + 1) / 2);
         }
     }
     return 0;

@@ -109,7 +109,13 @@ run_checks() {
     check 'golden layers' env TEST_BACKEND=cuda "$here/bin/test_layers"
     check 'golden layers of the demo model' env TEST_BACKEND=cuda "$here/bin/test_demo_model"
     check 'drafts' env TEST_BACKEND=cuda "$here/bin/test_drafts"
-    check 'drafts, the same answers as without' env TEST_BACKEND=cuda "$here/bin/engine_test_drafts"
+    check 'drafts, the same answers as without' env TEST_BACKEND=cuda DI_CUDA_GUARD=1 \
+        "$here/bin/engine_test_drafts"
+    check 'drafts that are forced' env TEST_BACKEND=cuda DI_CUDA_GUARD=1 "$here/bin/test_forced"
+    check 'recorded rounds of drafts, the same bits' env TEST_BACKEND=cuda DI_CUDA_GUARD=1 \
+        "$here/bin/test_rounds"
+    check 'steps with drafts recorded, others queued' env TEST_BACKEND=cuda DI_CUDA_GUARD=1 \
+        "$here/bin/test_card_drafts"
     check 'any cut and company, the same bits' env TEST_BACKEND=cuda "$here/bin/test_invariance"
     check 'draws as on the CPU' env TEST_BACKEND=cuda "$here/bin/test_draws"
     check 'queued steps, the same bits' env TEST_BACKEND=cuda DI_CUDA_GUARD=1 "$here/bin/test_queue"
@@ -147,7 +153,9 @@ if [ -n "$bench" ]; then
     { heading 'bench/cuda_model' && timeout 280 "$here/bin/cuda_model"; } 2>&1 |
         tee "$out/$(date -u +%F)-$short-model.txt"
     [ "${PIPESTATUS[0]}" -eq 0 ] || failed=1
-    { heading 'bench/cuda_drafts' && timeout 280 "$here/bin/cuda_drafts"; } 2>&1 |
+    { heading 'bench/cuda_drafts, bench/drafts models/demo 192 4 cuda' &&
+        timeout 280 "$here/bin/cuda_drafts" && echo &&
+        timeout 120 "$here/bin/drafts" models/demo 192 4 cuda; } 2>&1 |
         tee "$out/$(date -u +%F)-$short-drafts.txt"
     [ "${PIPESTATUS[0]}" -eq 0 ] || failed=1
 fi

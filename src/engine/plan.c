@@ -16,8 +16,11 @@ enum {
 };
 
 static const double default_share = 0.92;
-/* For programs and for what the driver takes as it goes: 192 MiB. */
-static const size_t spare = (size_t)192 << 20;
+/* For programs, of which there are three times as many with drafts, and for what the driver takes
+ * as it goes. */
+static size_t spare_of(const di_parts *e) {
+    return (size_t)(e->drafts ? 512 : 192) << 20;
+}
 
 int di_plan_progress_steps(const char *backend) {
     bool card = backend && strcmp(backend, "cpu") != 0 && strcmp(backend, "ref") != 0;
@@ -41,6 +44,7 @@ typedef struct card_plan {
     size_t tables;  /* n-gram tables, if they lie on the card */
     size_t work;    /* activations, arguments, scratch memory */
     size_t state;   /* of sequences: what is needed at least, then what it gets */
+    size_t spare;
 } card_plan;
 
 static double gib(size_t bytes) {
@@ -53,11 +57,11 @@ static bool does_not_fit(const card_plan *p, const di_parts_options *o, di_error
                    "(max_num_batched_tokens %d) %.2f, state of %d sequences (max_num_seqs) at "
                    "least %.2f, spare %.2f; allowed are %.2f (gpu_memory) of %.2f that are free",
                    gib(p->weights), gib(p->tables), o->max_rows, gib(p->work), o->max_num_seqs,
-                   gib(p->state), gib(spare), gib(p->budget), gib(p->start));
+                   gib(p->state), gib(p->spare), gib(p->budget), gib(p->start));
 }
 
 static size_t needed(const card_plan *p) {
-    return p->weights + p->tables + p->work + p->state + spare;
+    return p->weights + p->tables + p->work + p->state + p->spare;
 }
 
 static void set_budget(card_plan *p, const di_parts_options *o, const di_plan_start *start) {
@@ -124,7 +128,7 @@ static bool make_cache(di_parts *e, const di_parts_options *o, card_plan *p, di_
     if (needed(p) > p->budget) {
         return does_not_fit(p, o, err);
     }
-    size_t rest = p->budget - used - spare;
+    size_t rest = p->budget - used - p->spare;
     p->state = o->kv_memory > 0 ? (size_t)o->kv_memory : rest;
     if (p->state > rest) {
         return does_not_fit(p, o, err);
@@ -156,7 +160,7 @@ static bool clear_nobodys(di_parts *e, di_error *err) {
 
 bool di_plan_card(di_parts *e, const di_parts_options *o, const di_plan_start *start,
                   di_error *err) {
-    card_plan p = {0};
+    card_plan p = {.spare = spare_of(e)};
     set_budget(&p, o, start);
     if (!load(e, o, &p, err) || !make_cache(e, o, &p, err)) {
         return false;

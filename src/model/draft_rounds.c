@@ -10,6 +10,7 @@ struct di_draft_rounds {
     di_model *m;
     di_draft_rounds_options o;
     di_inputs in;
+    float *confidence;  /* [columns, di_draft_stride] page-locked */
     di_buckets buckets; /* sequences */
     di_program *at[sizeof((di_buckets *)0)->sizes / sizeof(int)];
 };
@@ -33,17 +34,26 @@ static void fill(di_draft_rounds *r, const di_draft_rows *parts, int n, int buck
     di_draft_fill(r->m, parts, n, filled);
 }
 
+static size_t confidence_bytes(const di_draft_rounds *r) {
+    return (size_t)r->o.columns * di_draft_stride(r->m->c, &r->m->o) * sizeof(float);
+}
+
 di_draft_rounds *di_draft_rounds_create(di_model *m, const di_draft_rounds_options *o,
                                         di_error *err) {
     di_draft_rounds *r = di_calloc(1, sizeof *r);
     int most = di_model_draft_seqs(m), rows = most * m->c->dspark_block_size;
-    if (!r || !di_inputs_create(m, &r->in, rows, rows)) {
+    bool ok = r != NULL;
+    if (ok) {
+        r->m = m;
+        r->o = *o;
+        r->confidence = m->queue->args_create(m->be, confidence_bytes(r));
+        ok = r->confidence && di_inputs_create(m, &r->in, rows, rows);
+    }
+    if (!ok) {
         di_draft_rounds_destroy(r);
         di_fail(err, DI_ERR_NO_MEMORY, "no memory for rounds of %d drafts", rows);
         return NULL;
     }
-    r->m = m;
-    r->o = *o;
     di_buckets_choose(&r->buckets, most);
     for (int b = r->buckets.count - 1; b >= 0; b--) { /* the largest takes the most scratch */
         fill(r, NULL, 0, b);
@@ -61,8 +71,9 @@ void di_draft_rounds_destroy(di_draft_rounds *r) {
     for (int b = 0; r && b < r->buckets.count; b++) {
         r->m->queue->program_free(r->m->be, r->at[b]);
     }
-    if (r && r->m) {
+    if (r) {
         di_inputs_destroy(r->m, &r->in);
+        r->m->queue->args_destroy(r->m->be, r->confidence);
     }
     di_free(r);
 }
@@ -88,15 +99,13 @@ bool di_draft_rounds_queue(di_draft_rounds *r, const di_draft_rows *parts, int n
 bool di_draft_rounds_wait(di_draft_rounds *r, int n, float *confidence, di_error *err) {
     di_model *m = r->m;
     size_t stride = di_draft_stride(m->c, &m->o), size = (size_t)m->c->dspark_block_size;
-    size_t columns = (size_t)r->o.columns;
-    m->be->ops->download(m->be, m->draft_confidence, m->a.confidence,
-                         columns * stride * sizeof(float));
+    m->be->ops->download(m->be, r->confidence, m->a.confidence, confidence_bytes(r));
     if (!m->be->ops->sync(m->be, err)) {
         return false;
     }
     for (size_t i = 0; i < (size_t)n; i++) {
-        for (size_t j = 0; j < columns; j++) {
-            confidence[i * size + j] = m->draft_confidence[j * stride + i];
+        for (size_t j = 0; j < (size_t)r->o.columns; j++) {
+            confidence[i * size + j] = r->confidence[j * stride + i];
         }
     }
     return true;

@@ -89,7 +89,7 @@ struct di_model {
     di_inputs *in;                /* the one in use */
     int32_t *ids;                 /* [max_rows + look-back] compressed ids of one part */
     float *draft_logits;          /* host: [vocab_size] */
-    float *draft_confidence;      /* host: [block size, di_draft_stride] */
+    float *draft_confidence;      /* host: [di_draft_stride] */
     const di_queue_ops *queue;    /* the backend's; NULL: it has none */
     bool device_hash;             /* n-grams are hashed on the device */
     bool branches;                /* being recorded: ops may run beside each other */

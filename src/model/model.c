@@ -94,8 +94,7 @@ static bool host_create(di_model *m) {
     m->token_map = di_calloc((size_t)c->vocab_size, sizeof *m->token_map);
     m->ids = di_calloc(n + DI_MAX_NGRAM, sizeof *m->ids);
     m->draft_confidence =
-        di_calloc(m->o.drafts ? (size_t)c->dspark_block_size * di_draft_stride(c, &m->o) : 0,
-                  sizeof *m->draft_confidence);
+        di_calloc(m->o.drafts ? di_draft_stride(c, &m->o) : 0, sizeof *m->draft_confidence);
     m->draft_logits = di_calloc(m->o.drafts ? (size_t)c->vocab_size : 0, sizeof *m->draft_logits);
     return m->token_map && m->ids && m->draft_confidence && m->draft_logits;
 }
