@@ -72,6 +72,83 @@ void di_terms_boundaries(di_terms *t, di_term x, di_byte_set *starts) {
     }
 }
 
+/* ---- bytes that may come ---- */
+
+/* Alternatives that it is worth asking one by one. */
+enum { MAX_FIRST = 32 };
+
+static void add_set(di_byte_set *to, const di_byte_set *set) {
+    for (int w = 0; w < 4; w++) {
+        to->words[w] |= set->words[w];
+    }
+}
+
+static void first_of_all(di_terms *t, uint32_t list, uint32_t count, di_byte_set *set) {
+    di_byte_set all;
+    memset(&all, 0xFF, sizeof all);
+    for (uint32_t i = 0; i < count; i++) {
+        di_byte_set one = {0};
+        di_terms_first(t, t->list[list + i], &one);
+        for (int w = 0; w < 4; w++) {
+            all.words[w] &= one.words[w];
+        }
+    }
+    add_set(set, &all);
+}
+
+void di_terms_first(di_terms *t, di_term x, di_byte_set *set) {
+    di_term_node n = t->nodes[x]; /* a copy: a key's hook may make terms */
+    while (n.kind == DI_KIND_CAT) {
+        di_terms_first(t, n.a, set);
+        if (!di_term_nullable(t, n.a)) {
+            return;
+        }
+        n = t->nodes[x = n.b];
+    }
+    switch (n.kind) {
+    case DI_KIND_NONE:
+    case DI_KIND_EMPTY:
+    case DI_KIND_FINAL:
+        break;
+    case DI_KIND_BYTES:
+        add_set(set, &t->sets[n.a]);
+        break;
+    case DI_KIND_ALT:
+        for (uint32_t i = 0; i < n.b && n.b <= MAX_FIRST; i++) {
+            di_terms_first(t, t->list[n.a + i], set);
+        }
+        if (n.b > MAX_FIRST) {
+            memset(set, 0xFF, sizeof *set);
+        }
+        break;
+    case DI_KIND_AND:
+        first_of_all(t, n.a, n.b, set);
+        break;
+    case DI_KIND_REPEAT:
+        di_terms_first(t, n.a, set);
+        break;
+    case DI_KIND_WORDS:
+        for (uint32_t e = 0; e < t->words[n.a].count; e++) {
+            di_byte_set_add(set, t->edges[t->words[n.a].first + e].byte);
+        }
+        break;
+    case DI_KIND_STRING:
+        di_string_first(t, x, set);
+        break;
+    case DI_KIND_MULTIPLE:
+        for (unsigned b = '0'; b <= '9'; b++) {
+            di_byte_set_add(set, b);
+        }
+        di_byte_set_add(set, '.');
+        break;
+    case DI_KIND_KEY:
+        t->hooks.first(t->hooks.context, t, x, set);
+        break;
+    default:
+        memset(set, 0xFF, sizeof *set);
+    }
+}
+
 static uint32_t hash_set(const di_byte_set *s) {
     uint64_t h = s->words[0] * 0x9E3779B97F4A7C15ull ^ s->words[1];
     h = (h ^ h >> 31) * 0xBF58476D1CE4E5B9ull ^ s->words[2];
@@ -147,10 +224,23 @@ void di_terms_drop_rows(di_terms *t) {
 
 /* ---- derivatives ---- */
 
+static bool count_work(di_terms *t) {
+    if (++t->work > t->max_work) {
+        di_terms_fail(t, DI_ERR_UNSUPPORTED, "too complex: takes too long to compile");
+        return false;
+    }
+    return true;
+}
+
 /* The derivative by way of the row; may denote nothing without being NONE. */
 static di_term remembered(di_terms *t, di_term x, uint8_t byte) {
-    if (t->nodes[x].flags & DI_TERM_FLEETING) {
+    uint8_t flags = t->nodes[x].flags;
+    if (flags & DI_TERM_FLEETING) {
         return di_term_derive(t, x, byte);
+    }
+    if (!(flags & DI_TERM_TOUCHED) && !t->nodes[x].row) {
+        t->nodes[x].flags |= DI_TERM_TOUCHED;
+        return count_work(t) ? di_term_derive(t, x, byte) : DI_TERM_NONE;
     }
     di_term_row *row = di_term_make_row(t, x);
     if (!row) {
@@ -158,8 +248,8 @@ static di_term remembered(di_terms *t, di_term x, uint8_t byte) {
     }
     uint8_t class = row->map->of[byte];
     if (row->to[class] == UINT32_MAX) {
-        if (++t->work > t->max_work) {
-            return di_terms_fail(t, DI_ERR_UNSUPPORTED, "too complex: takes too long to compile");
+        if (!count_work(t)) {
+            return DI_TERM_NONE;
         }
         di_term y = di_term_derive(t, x, byte);
         if (t->fault.code != DI_OK) {
@@ -406,5 +496,7 @@ static bool search(di_terms *t, di_term x) {
 
 bool di_term_alive(di_terms *t, di_term x) {
     int alive = known(t, x);
-    return t->fault.code == DI_OK && (alive > 0 || (alive < 0 && search(t, x)));
+    bool lives = (alive > 0 || (alive < 0 && search(t, x))) && t->fault.code == DI_OK;
+    t->nodes[x].flags |= lives ? DI_TERM_LIVE : 0;
+    return lives;
 }

@@ -181,7 +181,8 @@ const char *di_grammar_ignored(const di_grammar *g) {
 
 di_grammar_size di_grammar_measure(di_grammar *g) {
     pthread_mutex_lock(&g->lock);
-    di_grammar_size size = {.bytes = g->machine.terms.bytes + g->machine.mask_bytes,
+    di_grammar_size size = {.bytes = g->machine.terms.bytes + g->machine.mask_bytes +
+                                     g->machine.set_bytes,
                             .states = g->machine.num_configs,
                             .terms = g->machine.terms.num_nodes};
     pthread_mutex_unlock(&g->lock);

@@ -29,10 +29,11 @@ bool di_machine_create(di_machine *m, const di_vocab *vocab, size_t max_bytes, d
     }
     m->vocab = vocab;
     memset(m->set_buckets, 0xFF, sizeof m->set_buckets);
+    m->scratch = di_calloc((size_t)vocab->num_words, sizeof *m->scratch);
     m->seen = di_calloc(2 * DI_MACHINE_MAX_WORK, sizeof *m->seen);
     m->frames = grow(m, NULL, 0, &m->cap_frames, sizeof *m->frames);
     m->configs = grow(m, NULL, 0, &m->cap_configs, sizeof *m->configs);
-    if (!m->seen || !m->frames || !m->configs) {
+    if (!m->scratch || !m->seen || !m->frames || !m->configs) {
         di_machine_destroy(m);
         return di_fail(err, DI_ERR_NO_MEMORY, "no memory for a grammar");
     }
@@ -52,6 +53,7 @@ void di_machine_destroy(di_machine *m) {
         di_token_set_clear(&m->sets[i]);
     }
     di_free(m->sets);
+    di_free(m->scratch);
     di_free(m->configs);
     di_free(m->config_buckets);
     di_free(m->frames);

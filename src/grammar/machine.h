@@ -58,9 +58,9 @@ typedef struct di_config_node {
     uint32_t first, count; /* items */
     bool accepts;
     uint32_t hash_next;
-    di_few_steps *few; /* NULL at first, and once there is a row */
-    uint32_t *row;     /* [256] successors, UINT32_MAX = not looked at; NULL while few suffice */
-    uint32_t *mask;    /* NULL = not computed, or dropped */
+    di_few_steps *few;  /* NULL at first, and once there is a row */
+    uint32_t *row;      /* [256] successors, UINT32_MAX = not looked at; NULL while few suffice */
+    di_kept_mask *mask; /* NULL = not computed, or dropped */
 } di_config_node;
 
 typedef struct di_machine {
@@ -98,7 +98,9 @@ typedef struct di_machine {
     di_token_set *sets;
     size_t num_sets, cap_sets;
     uint32_t set_buckets[256];
-    size_t mask_bytes;    /* of config masks and token sets */
+    size_t mask_bytes;    /* of configurations' masks */
+    size_t set_bytes;     /* of token sets */
+    uint32_t *scratch;    /* [vocab->num_words]: a set in the making */
     uint64_t walked;      /* trie nodes looked at, ever */
     uint32_t token_bytes; /* of the tokens that terms are being made alike for */
     struct di_alike {
@@ -140,11 +142,13 @@ bool di_machine_mask(di_machine *m, di_config c, uint32_t *words);
 
 void di_machine_drop_masks(di_machine *m);
 
-/* token_set.c: the set of a term; `sets` are some that were made before it. */
+/* token_set.c: the set of a term; `sets` are some that were made before it. scratch:
+ * [v->num_words].
+ */
 bool di_token_set_make(di_terms *t, const di_vocab *v, const di_token_set *sets, size_t num_sets,
-                       di_term x, di_token_set *set, uint64_t *walked);
+                       di_term x, uint32_t *scratch, di_token_set *set, uint64_t *walked);
 
-/* Bytes held for masks and token sets; they are dropped when there are too many. */
-#define DI_MACHINE_MASK_BYTES (8u << 20)
+/* Bytes held for masks, and for token sets; they are dropped when there are too many. */
+#define DI_MACHINE_MASK_BYTES (4u << 20)
 
 #endif

@@ -12,17 +12,26 @@ enum { MAX_OPERANDS = 64, MAX_WORD_LOOKS = 500 };
 
 /* ---- token sets ---- */
 
-void di_machine_drop_masks(di_machine *m) {
+static void drop_config_masks(di_machine *m) {
     for (size_t i = 0; i < m->num_configs; i++) {
         di_free(m->configs[i].mask);
         m->configs[i].mask = NULL;
     }
+    m->mask_bytes = 0;
+}
+
+static void drop_sets(di_machine *m) {
     for (size_t i = 0; i < m->num_sets; i++) {
         di_token_set_clear(&m->sets[i]);
     }
     memset(m->set_buckets, 0xFF, sizeof m->set_buckets);
     m->num_sets = 0;
-    m->mask_bytes = 0;
+    m->set_bytes = 0;
+}
+
+void di_machine_drop_masks(di_machine *m) {
+    drop_config_masks(m);
+    drop_sets(m);
 }
 
 /* ---- terms that look alike to every token ---- */
@@ -124,8 +133,14 @@ static di_term clamp(di_machine *m, di_term x, uint64_t slack, int depth, bool *
         return x;
     }
     switch (n.kind) {
-    case DI_KIND_REPEAT:
-        return clamp_repeat(m, x, slack, true);
+    case DI_KIND_REPEAT: {
+        di_term y = clamp_repeat(m, x, slack, true);
+        if (y != x) {
+            return y;
+        }
+        di_term body = clamp(m, n.a, slack, depth - 1, retag);
+        return body == n.a ? x : di_term_repeat(t, body, n.b, n.c);
+    }
     case DI_KIND_CAT: {
         di_term a = clamp(m, n.a, slack, depth - 1, retag),
                 b = clamp(m, n.b, slack, depth - 1, retag);
@@ -157,14 +172,13 @@ static di_term clamp(di_machine *m, di_term x, uint64_t slack, int depth, bool *
 }
 
 /* How many of the lengths below are worth a try: more than the first only in strings, where sets
- * take long to make. Of texts of any characters most long tokens are allowed, so that it takes long
- * to ask for them; of a repeated class few are. */
+ * take long to make, but none where they are read off (string_set.h). */
 static int worthwhile_lengths(const di_terms *t, di_term x) {
     const di_term_node *text = &t->nodes[t->nodes[x].a];
     return t->nodes[x].kind != DI_KIND_STRING ? 1
            : text->kind != DI_KIND_REPEAT     ? 3
-           : text->a == DI_TERM_CHAR          ? 2
-                                              : 4;
+           : text->a == DI_TERM_CHAR          ? 0
+                                              : 2;
 }
 
 /* A term that allows the same tokens of at most *bytes and ends at the same places in them, the
@@ -211,35 +225,65 @@ static const di_token_set *token_set(di_machine *m, di_term x, bool *retag, uint
     }
     m->sets = sets;
     di_token_set *set = &m->sets[m->num_sets];
-    if (!di_token_set_make(&m->terms, m->vocab, m->sets, m->num_sets, x, set, &m->walked)) {
+    if (!di_token_set_make(&m->terms, m->vocab, m->sets, m->num_sets, x, m->scratch, set,
+                           &m->walked)) {
         return NULL;
     }
     set->hash_next = m->set_buckets[bucket];
     m->set_buckets[bucket] = (uint32_t)m->num_sets++;
-    m->mask_bytes += sizeof *set + set->num_points * sizeof *set->points +
-                     (set->words ? (size_t)m->vocab->num_words * 4 : set->num_ids * 4u);
+    m->set_bytes += di_token_set_bytes(set);
     return set;
 }
 
 /* ---- masks of configurations ---- */
 
-/* Walks the tokens below a node along configurations. */
-static void walk_configs(di_machine *m, di_config c, const di_token_point *from, uint32_t *words) {
-    const di_trie_node *nodes = m->vocab->tries[from->trie].nodes;
+/* The bytes that may come in a configuration. */
+static di_byte_set first_bytes(di_machine *m, di_config c) {
+    di_byte_set set = {0};
+    for (uint32_t i = 0; i < m->configs[c].count; i++) {
+        di_terms_first(&m->terms, m->items[m->configs[c].first + i].term, &set);
+    }
+    return set;
+}
+
+/* Walks the tokens from a node on, up to the next that is no deeper, along configurations. */
+static void walk_branch(di_machine *m, di_config c, const di_trie *trie, uint32_t node,
+                        uint32_t *words) {
     di_config path[DI_VOCAB_MAX_TOKEN_BYTES + 1];
-    unsigned base = nodes[from->node].depth + 1u;
-    path[base] = c;
-    for (uint32_t i = from->node + 1, end = nodes[from->node].end; i < end;) {
-        const di_trie_node *n = &nodes[i];
-        di_config to = di_machine_step(m, path[n->depth], n->byte);
+    path[trie->steps[node].depth] = c;
+    for (uint32_t i = node, end = trie->steps[node].end; i < end;) {
+        const di_trie_step *e = &trie->steps[i];
+        di_config to = di_machine_step(m, path[e->depth], e->byte);
         m->walked++;
         if (to == DI_CONFIG_DEAD) {
-            i = n->end;
+            i = e->end;
             continue;
         }
-        path[n->depth + 1] = to;
-        di_trie_allow(m->vocab, n, words);
+        path[e->depth + 1] = to;
+        di_trie_allow(m->vocab, &trie->nodes[i], words);
         i++;
+    }
+}
+
+/* Walks the tokens below a point along configurations, from one in which only the bytes `may` can
+ * come. */
+static void walk_configs(di_machine *m, di_config c, const di_byte_set *may,
+                         const di_token_point *from, uint32_t *words) {
+    const di_trie *trie = &m->vocab->tries[from->trie];
+    const di_trie_step *steps = trie->steps;
+    uint16_t fan = steps[from->node].fan;
+    for (int k = 0; fan && k < 4; k++) {
+        uint64_t left = trie->fans[fan].bytes[k] & may->words[k];
+        for (; left; left &= left - 1) {
+            unsigned byte = 64u * (unsigned)k + (unsigned)__builtin_ctzll(left);
+            walk_branch(m, c, trie, di_trie_child(trie, &trie->fans[fan], byte), words);
+        }
+    }
+    uint32_t end = fan ? 0 : steps[from->node].end;
+    for (uint32_t i = from->node + 1; i < end; i = steps[i].end) {
+        if (di_byte_set_has(may, steps[i].byte)) {
+            walk_branch(m, c, trie, i, words);
+        }
     }
 }
 
@@ -254,30 +298,30 @@ static uint32_t tag_at(di_machine *m, di_term x, const di_token_point *p) {
     return di_term_tag(&m->terms, x);
 }
 
-static bool add_item(di_machine *m, di_item item, uint32_t *words, uint32_t *bytes) {
+/* first: nothing has been written to words yet. */
+static bool add_item(di_machine *m, di_item item, bool first, uint32_t *words, uint32_t *bytes) {
     bool retag;
     const di_token_set *set = token_set(m, item.term, &retag, bytes);
     if (!set) {
         return false;
     }
-    if (set->words) {
-        for (int32_t w = 0; w < m->vocab->num_words; w++) {
-            words[w] |= set->words[w];
-        }
-    }
-    for (uint32_t i = 0; i < set->num_ids; i++) {
-        words[set->ids[i] / 32] |= 1u << set->ids[i] % 32;
+    if (first) {
+        di_kept_mask_write(set->tokens, words);
+    } else {
+        di_kept_mask_or(set->tokens, words);
     }
     uint32_t tag = 0;
     di_config to = DI_CONFIG_DEAD;
+    di_byte_set may = {0};
     for (uint32_t p = 0; p < set->num_points; p++) {
         uint32_t here = retag ? tag_at(m, item.term, &set->points[p]) : set->points[p].tag;
         if (p == 0 || here != tag) {
             tag = here;
             to = di_machine_return(m, item.stack, tag);
+            may = first_bytes(m, to);
         }
         if (to != DI_CONFIG_DEAD) {
-            walk_configs(m, to, &set->points[p], words);
+            walk_configs(m, to, &may, &set->points[p], words);
         }
     }
     return m->terms.fault.code == DI_OK;
@@ -305,16 +349,21 @@ static void check_long_tokens(di_machine *m, di_config c, uint32_t bytes, uint32
 bool di_machine_mask(di_machine *m, di_config c, uint32_t *words) {
     size_t bytes = (size_t)m->vocab->num_words * sizeof *words;
     if (m->configs[c].mask) {
-        memcpy(words, m->configs[c].mask, bytes);
+        di_kept_mask_write(m->configs[c].mask, words);
         return true;
     }
     if (m->mask_bytes > DI_MACHINE_MASK_BYTES) {
-        di_machine_drop_masks(m);
+        drop_config_masks(m);
     }
-    memset(words, 0, bytes);
+    if (m->set_bytes > DI_MACHINE_MASK_BYTES) {
+        drop_sets(m);
+    }
+    if (m->configs[c].count == 0) {
+        memset(words, 0, bytes);
+    }
     uint32_t alike = UINT32_MAX;
     for (uint32_t i = 0; i < m->configs[c].count; i++) {
-        if (!add_item(m, m->items[m->configs[c].first + i], words, &alike)) {
+        if (!add_item(m, m->items[m->configs[c].first + i], i == 0, words, &alike)) {
             return false;
         }
     }
@@ -329,10 +378,8 @@ bool di_machine_mask(di_machine *m, di_config c, uint32_t *words) {
             words[m->vocab->stop_ids[s] / 32] |= 1u << m->vocab->stop_ids[s] % 32;
         }
     }
-    m->configs[c].mask = di_alloc(bytes);
-    if (m->configs[c].mask) {
-        memcpy(m->configs[c].mask, words, bytes);
-        m->mask_bytes += bytes;
-    }
+    di_kept_mask *kept = di_kept_mask_make(words, m->vocab->num_words, m->vocab->like);
+    m->configs[c].mask = kept;
+    m->mask_bytes += kept ? di_kept_mask_bytes(kept) : 0;
     return true;
 }

@@ -476,6 +476,7 @@ di_schema *schema_create(di_machine *m, const di_schema_options *options, di_err
     m->terms.hooks = (di_term_hooks){s,
                                      schema_key_derive,
                                      schema_key_boundaries,
+                                     schema_key_first,
                                      schema_key_end,
                                      schema_key_open,
                                      schema_key_text,

@@ -401,6 +401,7 @@ di_term schema_object_expand(di_schema *s, uint32_t state);
 di_term schema_object_resume(di_schema *s, uint32_t state, uint32_t tag);
 di_term schema_key_derive(void *schema, di_terms *t, di_term key, uint8_t byte);
 void schema_key_boundaries(void *schema, di_terms *t, di_term key, di_byte_set *starts);
+void schema_key_first(void *schema, di_terms *t, di_term key, di_byte_set *set);
 uint32_t schema_key_end(void *schema, di_terms *t, uint32_t a, uint32_t b, uint32_t c);
 bool schema_key_open(void *schema, di_term key);
 bool schema_key_text(void *schema, uint32_t a, uint32_t b, uint32_t c, di_term *text,

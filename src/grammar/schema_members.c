@@ -533,8 +533,15 @@ di_term schema_key_derive(void *schema, di_terms *t, di_term key, uint8_t byte) 
         return DI_TERM_NONE;
     }
     bool extra = (state == UINT32_MAX || extras_allowed(s, state)) && extra_alive(s, &x);
-    bool possible = extra || (x.node != UINT32_MAX && subtree_allowed(s, state, x.node));
-    return possible ? key_term(s, state, &x) : DI_TERM_NONE;
+    bool named = x.node != UINT32_MAX && subtree_allowed(s, state, x.node);
+    if (!named && !extra) {
+        return DI_TERM_NONE;
+    }
+    di_term to = key_term(s, state, &x);
+    if (named && x.allowed == DI_TERM_TEXT && to != DI_TERM_NONE) {
+        t->nodes[to].flags |= DI_TERM_LIVE; /* by that name */
+    }
+    return to;
 }
 
 void schema_key_boundaries(void *schema, di_terms *t, di_term key, di_byte_set *starts) {
@@ -558,6 +565,26 @@ void schema_key_boundaries(void *schema, di_terms *t, di_term key, di_byte_set *
     di_terms_boundaries(t, x.allowed, starts);
     for (uint32_t p = 0; p < o->num_patterns; p++) {
         di_terms_boundaries(t, x.patterns[p], starts);
+    }
+}
+
+void schema_key_first(void *schema, di_terms *t, di_term key, di_byte_set *set) {
+    di_schema *s = schema;
+    if (t->nodes[key].c & SCHEMA_UNIQUE_KEY) {
+        memset(set, 0xFF, sizeof *set);
+        return;
+    }
+    uint32_t state = t->nodes[key].a, index = t->nodes[key].b;
+    bool extra = state == UINT32_MAX || extras_allowed(s, state);
+    const key_state *x = &s->keys[index];
+    const object_table *o = &s->objects[x->table];
+    if (extra) {
+        di_terms_first(t, x->allowed, set);
+        return;
+    }
+    for (uint32_t c = x->node == UINT32_MAX ? x->node : o->trie[x->node].first_child;
+         c != UINT32_MAX; c = o->trie[c].next_sibling) {
+        di_byte_set_add(set, o->trie[c].byte);
     }
 }
 
@@ -627,7 +654,20 @@ static bool all_match_pattern(const object_table *o) {
     return matching && !other;
 }
 
-/* Where no declared name is possible any more, and no pattern and all others, or the pattern alone;
+/* Whether it is settled which patterns (bits) a name matches, whatever follows. */
+static bool patterns_settled(const object_table *o, const key_state *x, uint32_t *bits) {
+    *bits = 0;
+    for (uint32_t p = 0; p < o->num_patterns; p++) {
+        if (x->patterns[p] != DI_TERM_NONE && x->patterns[p] != DI_TERM_TEXT) {
+            return false;
+        }
+        *bits |= (uint32_t)(x->patterns[p] == DI_TERM_TEXT) << p;
+    }
+    return true;
+}
+
+/* Where no declared name is possible any more, and all others, which match the same patterns, or
+ * those of the pattern alone;
  * of values that are kept, each of which ends differently; and of kept names, which do so, too. */
 bool schema_key_text(void *schema, uint32_t a, uint32_t b, uint32_t c, di_term *text,
                      uint32_t *tag) {
@@ -642,9 +682,10 @@ bool schema_key_text(void *schema, uint32_t a, uint32_t b, uint32_t c, di_term *
     const key_state *x = &s->keys[b];
     const object_table *o = &s->objects[x->table];
     bool undeclared = x->node == UINT32_MAX;
-    bool is_text = undeclared && o->num_patterns == 0 && o->any_extra;
+    uint32_t bits;
+    bool is_text = undeclared && o->any_extra && patterns_settled(o, x, &bits);
     bool is_pattern = undeclared && x->allowed == DI_TERM_TEXT && all_match_pattern(o);
-    *tag = x->kept ? DI_NO_TAG : o->num_names + is_pattern;
+    *tag = x->kept ? DI_NO_TAG : o->num_names + (is_text ? bits : is_pattern);
     if (text && (is_text || is_pattern)) {
         *text = is_text ? x->allowed : x->patterns[0];
     } else if (text && x->kept) {

@@ -56,6 +56,7 @@ enum {
     DI_TERM_INEXACT = 4,   /* may denote nothing without being NONE: only a search can tell */
     DI_TERM_LIVE = 8,      /* found by a search: denotes something */
     DI_TERM_DEAD = 16,     /* likewise: nothing */
+    DI_TERM_TOUCHED = 64,  /* has been derived once, without a row */
     DI_TERM_FLEETING = 32, /* of one text alone: its derivatives are not worth remembering */
 };
 
@@ -85,6 +86,8 @@ typedef struct di_term_hooks {
      * di_terms_boundaries); and the tag if the key may end here, else DI_NO_TAG. */
     di_term (*derive)(void *context, di_terms *t, di_term key, uint8_t byte);
     void (*boundaries)(void *context, di_terms *t, di_term key, di_byte_set *starts);
+    /* KEY: adds the bytes that may come next, and perhaps more (as di_terms_first). */
+    void (*first)(void *context, di_terms *t, di_term key, di_byte_set *set);
     uint32_t (*end)(void *context, di_terms *t, uint32_t a, uint32_t b, uint32_t c);
     /* KEY: whether any characters at all may follow. */
     bool (*open)(void *context, di_term key);
@@ -234,6 +237,9 @@ di_term_row *di_term_make_row(di_terms *t, di_term x);
 di_term di_term_derive(di_terms *t, di_term x, uint8_t byte);
 /* Sets the bytes at which a new class begins: two bytes with none in between derive the same. */
 void di_terms_boundaries(di_terms *t, di_term x, di_byte_set *starts);
+/* Adds the bytes that may come next in a regular term, and perhaps some more: what is cheap to tell
+ * without a derivative. */
+void di_terms_first(di_terms *t, di_term x, di_byte_set *set);
 di_term di_term_intern(di_terms *t, di_term_kind kind, unsigned flags, uint32_t a, uint32_t b,
                        uint32_t c);
 bool di_terms_charge(di_terms *t, size_t bytes);
@@ -244,6 +250,7 @@ di_term di_word_step(const di_terms *t, uint32_t node, uint8_t byte, bool *found
 di_term di_string_derive(di_terms *t, di_term x, uint8_t byte);
 bool di_string_alive(di_terms *t, di_term x);
 void di_string_boundaries(di_terms *t, di_term x, di_byte_set *starts);
+void di_string_first(di_terms *t, di_term x, di_byte_set *set);
 /* A STRING term in mode b with data c, NONE if no text can come of it. */
 di_term di_string_make(di_terms *t, di_term text, uint32_t mode, uint32_t data);
 

@@ -288,3 +288,24 @@ void di_string_boundaries(di_terms *t, di_term x, di_byte_set *starts) {
         }
     }
 }
+
+void di_string_first(di_terms *t, di_term x, di_byte_set *set) {
+    if (t->nodes[x].b != PLAIN) {
+        static const char escapes[] = "\"\\/0123456789ABCDEFabcdefnrtu";
+        for (const char *e = escapes; *e; e++) {
+            di_byte_set_add(set, (uint8_t)*e);
+        }
+        return;
+    }
+    di_byte_set of = {0};
+    di_term text = t->nodes[x].a;
+    di_terms_first(t, text, &of);
+    of.words[0] &= ~(uint64_t)UINT32_MAX & ~(1ull << '"');
+    for (int w = 0; w < 4; w++) {
+        set->words[w] |= of.words[w];
+    }
+    if (di_term_nullable(t, text)) {
+        di_byte_set_add(set, '"');
+    }
+    di_byte_set_add(set, '\\');
+}

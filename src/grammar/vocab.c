@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/checked.h"
 #include "base/utf8.h"
+#include "grammar/string_set.h"
 
 typedef struct entry {
     const char *bytes;
@@ -38,22 +39,6 @@ static int plain_characters(const char *bytes, size_t size) {
     return count;
 }
 
-/* The classes of a token's characters, of which the last may lack bytes. */
-static uint64_t classes_of(const char *bytes, size_t size) {
-    uint64_t classes = size > 0 ? 0 : 1ull << DI_CLASS_NONE;
-    for (size_t at = 0; at < size;) {
-        di_character_form f = di_character_form_of((uint8_t)bytes[at]);
-        classes |= 1ull << di_character_class((uint8_t)bytes[at++]);
-        for (int k = 0; k < f.more && at < size; k++, at++) {
-            uint8_t byte = (uint8_t)bytes[at];
-            if (byte < (k ? 0x80 : f.low) || byte > (k ? 0xBF : f.high)) {
-                return 1ull << DI_CLASS_NONE;
-            }
-        }
-    }
-    return classes;
-}
-
 static uint32_t shared_prefix(const entry *a, const entry *b) {
     uint32_t n = a->size < b->size ? a->size : b->size, i = 0;
     while (i < n && a->bytes[i] == b->bytes[i]) {
@@ -72,7 +57,9 @@ int di_character_class(uint8_t first) {
     }
     if (first < 0x80) {
         return first >= '0' && first <= '9'   ? 4
+               : first >= 'A' && first <= 'F' ? 56
                : first >= 'A' && first <= 'Z' ? 5
+               : first >= 'a' && first <= 'f' ? 57
                : first >= 'a' && first <= 'z' ? 6
                : first < '0'                  ? 7 + (first - ' ')
                : first < 'A'                  ? 23 + (first - ':')
@@ -86,11 +73,78 @@ int di_character_class(uint8_t first) {
     return group < 0 || first >= 0xF5 ? DI_CLASS_NONE : 40 + group;
 }
 
+static uint64_t classes_between(int low, int high) {
+    return ((2ull << (high - low)) - 1) << low;
+}
+
+static void list_class_sets(uint64_t *sets) {
+    enum { NUM_LARGE = DI_NUM_CLASS_SETS - 64 };
+    const uint64_t control = classes_between(0, 3), marks = classes_between(7, 39);
+    const uint64_t others = classes_between(40, 55) | classes_between(58, 63);
+    const uint64_t large[NUM_LARGE] = {
+        control | marks | others,
+        control | others,
+        marks,
+        others,
+        classes_between(40, 47),
+        classes_between(48, 55),
+        classes_between(7, 14),
+        classes_between(15, 22),
+        classes_between(23, 29),
+        classes_between(30, 35),
+        classes_between(36, 39),
+        control,
+    };
+    for (int i = 0; i < DI_NUM_CLASS_SETS; i++) {
+        sets[i] = i < NUM_LARGE ? large[i] : 1ull << (i - NUM_LARGE);
+    }
+}
+
+const uint16_t di_characters_apart[DI_NUM_APART] = {
+    0x0085, 0x00A0, 0x1680, 0x2000, 0x2001, 0x2002, 0x2003, 0x2004, 0x2005, 0x2006,
+    0x2007, 0x2008, 0x2009, 0x200A, 0x2028, 0x2029, 0x202F, 0x205F, 0x3000, 0xFEFF,
+};
+
+bool di_character_apart(uint32_t code, int more) {
+    for (int i = 0; i < DI_NUM_APART; i++) {
+        if ((uint32_t)di_characters_apart[i] >> 6 * more == code) {
+            return true;
+        }
+    }
+    return false;
+}
+
+uint32_t di_character_payload(uint8_t first) {
+    return first & (first < 0xE0 ? 0x1Fu : first < 0xF0 ? 0x0Fu : 0x07u);
+}
+
 di_character_form di_character_form_of(uint8_t first) {
     int more = first < 0x80 ? 0 : first < 0xE0 ? 1 : first < 0xF0 ? 2 : 3;
     uint8_t low = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
     uint8_t high = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
     return (di_character_form){more, low, high};
+}
+
+/* The classes of a token's characters, of which the last may lack bytes, and their number. */
+static uint64_t classes_of(const char *bytes, size_t size, int *count) {
+    uint64_t classes = size > 0 ? 0 : 1ull << DI_CLASS_NONE;
+    *count = 0;
+    for (size_t at = 0; at < size;) {
+        di_character_form f = di_character_form_of((uint8_t)bytes[at]);
+        int class = di_character_class((uint8_t)bytes[at]), k = 0;
+        uint32_t code = di_character_payload((uint8_t)bytes[at++]);
+        ++*count;
+        for (; k < f.more && at < size; k++, at++) {
+            uint8_t byte = (uint8_t)bytes[at];
+            if (byte < (k ? 0x80 : f.low) || byte > (k ? 0xBF : f.high)) {
+                return 1ull << DI_CLASS_NONE;
+            }
+            code = code << 6 | (byte & 0x3Fu);
+        }
+        bool apart = f.more > 0 && k == f.more && di_character_apart(code, 0);
+        classes |= 1ull << (apart ? DI_CLASS_APART : class);
+    }
+    return classes;
 }
 
 /* Whether the byte goes on with the character that the node is in the middle of. */
@@ -101,6 +155,17 @@ static bool continues(const di_trie_node *in, uint8_t byte) {
 }
 
 /* ---- tries ---- */
+
+/* Whether a character of DI_CLASS_APART ends with this byte of a token. */
+static bool ends_apart(const entry *e, uint32_t depth) {
+    uint32_t first = depth;
+    while (first > 0 && depth - first < 3 && ((uint8_t)e->bytes[first] & 0xC0) == 0x80) {
+        first--;
+    }
+    int count;
+    return first < depth &&
+           classes_of(e->bytes + first, depth - first + 1, &count) == 1ull << DI_CLASS_APART;
+}
 
 /* From sorted entries: a first pass counts the nodes, a second writes them; `open` holds the node
  * at each depth of the current path, whose end is set when it is left. */
@@ -130,8 +195,11 @@ static bool build_trie(di_vocab *v, di_trie *trie, const entry *entries, size_t 
                         : di_character_class(byte) != DI_CLASS_NONE
                             ? di_character_form_of(byte).more
                             : 0;
-            trie->nodes[n] = (di_trie_node){
-                .token = -1, .byte = byte, .depth = (uint8_t)depth, .lacks = (uint8_t)lacks};
+            trie->nodes[n] = (di_trie_node){.token = -1,
+                                            .byte = byte,
+                                            .depth = (uint8_t)depth,
+                                            .lacks = (uint8_t)lacks,
+                                            .apart = lacks == 0 && ends_apart(e, depth)};
         }
         di_trie_node *last = &trie->nodes[open[e->size - 1]];
         last->twice = last->token >= 0;
@@ -142,6 +210,51 @@ static bool build_trie(di_vocab *v, di_trie *trie, const entry *entries, size_t 
         trie->nodes[open[--depth]].end = n;
     }
     trie->num_nodes = n;
+    return true;
+}
+
+/* The children of the nodes that have many: counted, and written if there is room. */
+static uint32_t fan_out(di_trie *t, uint32_t *num_fans, bool write) {
+    uint32_t kids = 0;
+    *num_fans = 0;
+    for (int64_t i = -1; i < t->num_nodes && *num_fans < UINT16_MAX; i++) {
+        uint32_t first = (uint32_t)(i + 1), end = i < 0 ? t->num_nodes : t->nodes[i].end, count = 0;
+        for (uint32_t c = first; c < end; c = t->nodes[c].end) {
+            count++;
+        }
+        if (i >= 0 && count < DI_TRIE_FAN) {
+            continue;
+        }
+        if (write) {
+            di_trie_fan *f = &t->fans[*num_fans];
+            *f = (di_trie_fan){.kids = kids};
+            uint32_t k = kids;
+            for (uint32_t c = first; c < end; c = t->nodes[c].end) {
+                uint8_t byte = t->nodes[c].byte;
+                f->bytes[byte / 64] |= 1ull << byte % 64;
+                for (int w = byte / 64 + 1; w < 4; w++) {
+                    f->before[w]++;
+                }
+                t->kids[k++] = c;
+            }
+            if (i >= 0) {
+                t->steps[i].fan = (uint16_t)*num_fans;
+            }
+        }
+        ++*num_fans;
+        kids += count;
+    }
+    return kids;
+}
+
+static bool make_fans(di_trie *t, di_error *err) {
+    uint32_t num_fans, kids = fan_out(t, &num_fans, false);
+    t->fans = di_calloc(num_fans, sizeof *t->fans);
+    t->kids = di_calloc(kids + 1u, sizeof *t->kids);
+    if (!t->fans || !t->kids) {
+        return di_fail(err, DI_ERR_NO_MEMORY, "no memory to index %u nodes", t->num_nodes);
+    }
+    fan_out(t, &num_fans, true);
     return true;
 }
 
@@ -172,11 +285,16 @@ static bool index_trie(const di_vocab *v, di_trie *t, size_t num_tokens, di_erro
             uint8_t byte = t->nodes[c].byte;
             int class = t->nodes[i].lacks > 0 ? -1 : di_character_class(byte);
             bool well = class >= 0 ? class != DI_CLASS_NONE : continues(&t->nodes[i], byte);
-            t->nodes[i].below |= !well ? 1ull << DI_CLASS_NONE
-                                       : t->nodes[c].below | (class >= 0 ? 1ull << class : 0);
+            int height = t->nodes[c].height + (class >= 0);
+            t->nodes[i].height =
+                (uint8_t)(height > t->nodes[i].height ? height : t->nodes[i].height);
+            uint64_t own = class < 0 ? 0 : 1ull << class;
+            own |= class >= 0 && t->nodes[c].apart ? 1ull << DI_CLASS_APART : 0;
+            t->nodes[i].below |= well ? t->nodes[c].below | own : 1ull << DI_CLASS_NONE;
+            t->nodes[i].apart |= class < 0 && well && t->nodes[c].apart;
         }
     }
-    return true;
+    return make_fans(t, err);
 }
 
 static bool mark_plain(di_vocab *v, di_error *err) {
@@ -187,16 +305,6 @@ static bool mark_plain(di_vocab *v, di_error *err) {
     }
     for (int k = 1; k <= DI_VOCAB_PLAIN_CHARS; k++) {
         v->plain[k] = v->plain[0] + (size_t)k * words;
-    }
-    v->classes = di_calloc(32 * words, sizeof *v->classes);
-    if (!v->classes) {
-        return di_fail(err, DI_ERR_NO_MEMORY, "no memory for the classes of %d tokens",
-                       v->num_bits);
-    }
-    for (size_t id = 0; id < 32 * words; id++) {
-        v->classes[id] = id < (size_t)v->num_bits
-                             ? classes_of(v->tokens[id].bytes, v->tokens[id].size)
-                             : 1ull << DI_CLASS_NONE;
     }
     for (int32_t id = 0; id < v->num_bits; id++) {
         int chars = plain_characters(v->tokens[id].bytes, v->tokens[id].size);
@@ -210,6 +318,45 @@ static bool mark_plain(di_vocab *v, di_error *err) {
         }
     }
     return true;
+}
+
+/* A mask of all words, in a list; made when it is first needed. */
+static uint32_t *mask_at(const di_vocab *v, uint32_t **list) {
+    *list = *list ? *list : di_calloc((size_t)v->num_words, sizeof **list);
+    return *list;
+}
+
+static bool mark_classes(di_vocab *v, di_error *err) {
+    bool ok = true;
+    list_class_sets(v->class_sets);
+    for (unsigned b = 0; b < 256; b++) {
+        int class = di_character_class((uint8_t)b);
+        v->class_of[b] = (uint8_t) class;
+        v->class_bytes[class][b / 64] |= 1ull << b % 64;
+        v->class_starts[b / 64] |= (uint64_t)(b == 0 || class != v->class_of[b - 1]) << b % 64;
+    }
+    for (int32_t id = 0; id < 32 * v->num_words && ok; id++) {
+        di_vocab_token none = {0}, token = id < v->num_bits ? v->tokens[id] : none;
+        int count;
+        uint64_t classes = classes_of(token.bytes, token.size, &count);
+        uint32_t bit = 1u << id % 32;
+        for (int i = 0; i < DI_NUM_CLASS_SETS && ok; i++) {
+            uint32_t *has = classes & v->class_sets[i] ? mask_at(v, &v->has[i]) : NULL;
+            ok = has || !(classes & v->class_sets[i]);
+            if (has) {
+                has[id / 32] |= bit;
+            }
+        }
+        for (int k = 0; k <= DI_VOCAB_PLAIN_CHARS && k < count && ok; k++) {
+            uint32_t *longer = mask_at(v, &v->longer[k]);
+            ok = longer != NULL;
+            if (ok) {
+                longer[id / 32] |= bit;
+            }
+        }
+    }
+    return ok ||
+           di_fail(err, DI_ERR_NO_MEMORY, "no memory for the classes of %d tokens", v->num_bits);
 }
 
 static bool copy_tokens(di_vocab *v, const di_vocab_token *tokens, int32_t num_tokens,
@@ -314,11 +461,13 @@ di_vocab *di_vocab_create(const di_vocab_token *tokens, int32_t num_tokens, int3
     v->num_stop = num_stop;
     v->num_bits = num_bits;
     v->num_words = num_bits / 32 + (num_bits % 32 != 0);
-    if (!copy_tokens(v, tokens, num_tokens, err) || !mark_plain(v, err) || !build_tries(v, err) ||
-        !(v->strings = di_token_set_of_strings(v, err))) {
+    if (!copy_tokens(v, tokens, num_tokens, err) || !mark_plain(v, err) || !mark_classes(v, err) ||
+        !build_tries(v, err) || !(v->strings = di_token_set_of_strings(v, err)) ||
+        !di_string_marks_make(v, err)) {
         di_vocab_destroy(v);
         return NULL;
     }
+    v->like = v->strings->tokens->num_patches < 0 ? v->strings->tokens->data : NULL;
     return v;
 }
 
@@ -330,14 +479,22 @@ void di_vocab_destroy(di_vocab *v) {
         di_free(v->tries[t].nodes);
         di_free(v->tries[t].order);
         di_free(v->tries[t].steps);
+        di_free(v->tries[t].fans);
+        di_free(v->tries[t].kids);
     }
+    di_string_marks_destroy(v->marks);
     if (v->strings) {
         di_token_set_clear(v->strings);
         di_free(v->strings);
     }
     di_free(v->long_ids);
     di_free(v->plain[0]);
-    di_free(v->classes);
+    for (size_t i = 0; i < sizeof v->has / sizeof *v->has; i++) {
+        di_free(v->has[i]);
+    }
+    for (int k = 0; k <= DI_VOCAB_PLAIN_CHARS; k++) {
+        di_free(v->longer[k]);
+    }
     di_free(v->same);
     di_free(v->stop_ids);
     di_free(v->tokens);
