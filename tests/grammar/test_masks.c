@@ -65,6 +65,21 @@ static const char *const schemas[] = {
     "\"maxLength\":"
     "29}},\"additionalProperties\":false}",
     "{\"uniqueItems\":true}",
+    "{\"type\":\"string\",\"pattern\":\"^[a-zA-Z]{1,8}(-[a-zA-Z]{1,8})*$\"}",
+    "{\"type\":\"string\",\"pattern\":\"^[0-9A-Za-z]{4}-[0-9A-Za-z]{6}$\"}",
+    "{\"type\":\"string\",\"pattern\":\"^\\\\S+@\\\\S+$\"}",
+    "{\"type\":\"string\",\"pattern\":\"^.*\\\\.g.e$\"}",
+    "{\"type\":\"string\",\"pattern\":\"^[^@\\\\s]+@[^@\\\\s.]+(\\\\.[^@]+).ga\"}",
+    "{\"type\":\"string\",\"pattern\":\"^[^@]+.ga\"}",
+    "{\"type\":\"string\",\"pattern\":\"[0-9].[0-9]\",\"minLength\":14}",
+    "{\"type\":\"string\",\"pattern\":\"^[0-9a-f]{35,36}$\"}",
+    "{\"type\":\"string\",\"pattern\":\"^[的-龥a-z]{2,33}$\"}",
+    "{\"type\":\"string\",\"format\":\"hostname\"}",
+    "{\"type\":\"string\",\"format\":\"email\"}",
+    "{\"type\":\"string\",\"minLength\":3,\"maxLength\":3}",
+    "{\"type\":\"object\",\"properties\":{\"a\":{},\"ab\":{}},\"patternProperties\":{\"^_\":{"
+    "\"type\":"
+    "\"null\"},\"^x\":{\"type\":\"integer\"}},\"additionalProperties\":{\"type\":\"string\"}}",
     "{\"type\":\"array\",\"uniqueItems\":true,\"items\":{\"type\":\"object\",\"properties\":{\"a\":"
     "{"
     "\"enum\":[1,2]},\"ab\":{\"type\":\"boolean\"}},\"required\":[\"a\"],\"additionalProperties\":"
@@ -113,7 +128,8 @@ static void assert_mask_is_brute_force(di_matcher *m, const uint32_t *mask, cons
 }
 
 static int32_t random_allowed(const uint32_t *mask) {
-    int32_t ids[1024], count = 0;
+    static int32_t ids[1 << 13];
+    int32_t count = 0;
     for (int32_t id = 0; id < v->num_bits; id++) {
         if (mask[id / 32] >> id % 32 & 1) {
             ids[count++] = id;
@@ -122,6 +138,8 @@ static int32_t random_allowed(const uint32_t *mask) {
     assert_true(count > 0);
     return ids[random_below((uint32_t)count)];
 }
+
+static int num_walks = 3, num_steps = 40;
 
 static void check_grammar(di_grammar_type type, const char *text, bool any_order) {
     di_error err = {0};
@@ -132,9 +150,9 @@ static void check_grammar(di_grammar_type type, const char *text, bool any_order
     di_grammar *g = test_compile(v, type, text, &o);
     size_t bytes = (size_t)v->num_words * sizeof(uint32_t);
     uint32_t *mask = di_alloc(bytes), *again = di_alloc(bytes);
-    for (int walk = 0; walk < 3; walk++) {
+    for (int walk = 0; walk < num_walks; walk++) {
         di_matcher *m = di_matcher_create(g, &err);
-        for (int i = 0; i < 40 && !di_matcher_ended(m); i++) {
+        for (int i = 0; i < num_steps && !di_matcher_ended(m); i++) {
             if (!di_matcher_mask(m, mask, &err)) {
                 fail_msg("%s\n%s", text, err.message);
             }
@@ -178,6 +196,29 @@ static void test_masks_of_expressions_equal_trying_every_token(void **state) {
     for (size_t i = 0; i < sizeof expressions / sizeof *expressions; i++) {
         check_grammar(DI_GRAMMAR_REGEX, expressions[i], false);
     }
+}
+
+/* With tokens of which many begin alike, and long ones. */
+static void test_masks_of_many_tokens_equal_trying_every_token(void **state) {
+    (void)state;
+    di_vocab *small = v;
+    v = test_dense_vocab();
+    num_walks = 6;
+    num_steps = 16;
+    for (size_t i = 0; i < sizeof schemas / sizeof *schemas; i++) {
+        check_grammar(DI_GRAMMAR_JSON_SCHEMA, schemas[i], false);
+    }
+    for (size_t i = 0; i < sizeof grammars / sizeof *grammars; i++) {
+        check_grammar(DI_GRAMMAR_EBNF, grammars[i], false);
+    }
+    for (size_t i = 0; i < sizeof expressions / sizeof *expressions; i++) {
+        check_grammar(DI_GRAMMAR_REGEX, expressions[i], false);
+    }
+    check_grammar(DI_GRAMMAR_TOOLS, tools, false);
+    di_vocab_destroy(v);
+    v = small;
+    num_walks = 3;
+    num_steps = 40;
 }
 
 static void test_masks_of_calls_equal_trying_every_token(void **state) {
@@ -280,6 +321,7 @@ int main(void) {
         cmocka_unit_test(test_masks_of_schemas_equal_trying_every_token),
         cmocka_unit_test(test_masks_of_grammars_equal_trying_every_token),
         cmocka_unit_test(test_masks_of_expressions_equal_trying_every_token),
+        cmocka_unit_test(test_masks_of_many_tokens_equal_trying_every_token),
         cmocka_unit_test(test_masks_of_calls_equal_trying_every_token),
         cmocka_unit_test(test_masks_of_random_grammars_equal_trying_every_token),
         cmocka_unit_test(test_behind_the_end_only_the_stop_token_is_allowed),

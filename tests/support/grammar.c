@@ -24,10 +24,11 @@ static const char *const pieces[] = {
     "yyyyyyyyyyyyyyyyyyyyyyyyyy\",\"name\":\"zzzzzzzzzzzzzzzz"};
 enum { NUM_PIECES = sizeof pieces / sizeof *pieces };
 
-di_vocab *test_vocab(void) {
+enum { NUM_FIRST = TEST_FIRST_BYTE + 256 + NUM_PIECES };
+
+/* tokens[NUM_FIRST] */
+static void add_pieces(di_vocab_token *tokens) {
     static char bytes[256];
-    enum { COUNT = TEST_FIRST_BYTE + 256 + NUM_PIECES };
-    di_vocab_token tokens[COUNT] = {{0}};
     for (int b = 0; b < 256; b++) {
         bytes[b] = (char)b;
         tokens[TEST_FIRST_BYTE + b] = (di_vocab_token){&bytes[b], 1};
@@ -35,12 +36,67 @@ di_vocab *test_vocab(void) {
     for (int i = 0; i < NUM_PIECES; i++) {
         tokens[TEST_FIRST_BYTE + 256 + i] = (di_vocab_token){pieces[i], strlen(pieces[i])};
     }
+}
+
+static di_vocab *make_vocab(const di_vocab_token *tokens, int count) {
     int32_t stop = TEST_STOP;
     di_error err = {0};
-    di_vocab *v = di_vocab_create(tokens, COUNT, COUNT + 40, &stop, 1, &err);
+    di_vocab *v = di_vocab_create(tokens, count, count + 40, &stop, 1, &err);
     if (!v) {
         fail_msg("%s", err.message);
     }
+    return v;
+}
+
+di_vocab *test_vocab(void) {
+    di_vocab_token tokens[NUM_FIRST] = {{0}};
+    add_pieces(tokens);
+    return make_vocab(tokens, NUM_FIRST);
+}
+
+/* What random tokens are made of, each of one of these alphabets: letters, numbers, characters of
+ * three bytes that begin alike, and everything with parts of characters, escapes, quotes and white
+ * space, among it characters that patterns treat apart. */
+static const char *const alphabets[][32] = {
+    {"a", "e", "g", "z"},
+    {"a", "e", "g", "z", "-", "A", "0", ".", "F", "G"},
+    {"0", "1", "2", "9", ",", ".", "]", "-", "e"},
+    {"的", "人", "一", "是", "个", "员", "名", "家", "口", "場", "が", "、"},
+    {"a",        "g",      "0",      "-",    ".",      "@",      " ",        "\n",
+     "\"",       "\\",     "n",      "u",    ",",      ":",      "}",        "é",
+     "的",       "’",      "😀",      "ế",    "，",     "\u3000", "\xC2\xA0", "\xE3",
+     "\xE2\x80", "\u1680", "\uFEFF", "\x85", "\u2028", "\xBA",   "_",        "/"},
+};
+enum { NUM_ALPHABETS = 5, NUM_DENSE = 6000, MAX_DENSE = 96 };
+
+/* Most go on where another one ends, so that many lie below one beginning. */
+di_vocab *test_dense_vocab(void) {
+    di_vocab_token *tokens = di_calloc(NUM_FIRST + NUM_DENSE, sizeof *tokens);
+    char(*texts)[MAX_DENSE] = di_calloc(NUM_DENSE, sizeof *texts);
+    assert_non_null(tokens);
+    assert_non_null(texts);
+    add_pieces(tokens);
+    uint64_t random = 1;
+    for (uint32_t i = 0; i < NUM_DENSE; i++) {
+        random = random * 6364136223846793005ull + 1442695040888963407ull;
+        uint32_t bits = (uint32_t)(random >> 32);
+        if (i > 0 && bits % 4 > 0) {
+            memcpy(texts[i], texts[bits / 4 % (i < 60 ? i : 60)], MAX_DENSE);
+        }
+        const char *const *from = alphabets[bits / 1024 % NUM_ALPHABETS];
+        uint32_t size = 0, length = bits / 8192 % 16 == 0 ? 12 : 1 + bits / 8192 % 4;
+        while (size < 32 && from[size]) {
+            size++;
+        }
+        for (uint32_t k = 0; k < length && strlen(texts[i]) < MAX_DENSE - 8; k++) {
+            random = random * 6364136223846793005ull + 1442695040888963407ull;
+            strcat(texts[i], from[(uint32_t)(random >> 33) % size]);
+        }
+        tokens[NUM_FIRST + i] = (di_vocab_token){texts[i], strlen(texts[i])};
+    }
+    di_vocab *v = make_vocab(tokens, NUM_FIRST + NUM_DENSE);
+    di_free(tokens);
+    di_free(texts);
     return v;
 }
 

@@ -10,6 +10,9 @@ enum { TEST_STOP = 0, TEST_CONTROL = 1, TEST_FIRST_BYTE = 2 };
  * numbers, parts of characters. Ids from num_tokens up to the mask's width are holes. */
 di_vocab *test_vocab(void);
 
+/* The same and thousands of random tokens, short and long, so that many begin alike. */
+di_vocab *test_dense_vocab(void);
+
 /* Fails the test with the error if `options` (NULL = the defaults) do not compile it. */
 di_grammar *test_compile(const di_vocab *v, di_grammar_type type, const char *text,
                          const di_grammar_options *options);
