@@ -64,22 +64,53 @@ static uint32_t hash_node(const di_terms *t, const di_term_node *n) {
     return hash4(n->kind, n->a, n->b, n->c);
 }
 
-static bool rehash(di_terms *t, uint32_t num_buckets) {
-    uint32_t *buckets = di_realloc_array(NULL, num_buckets, sizeof *buckets);
+/* The table widens by one bucket at a time (linear hashing), so that no term waits for all others
+ * to be sorted anew. Beyond the largest power of two, `level`, lie the buckets that were split. */
+static uint32_t bucket_at(const di_terms *t, uint32_t hash) {
+    uint32_t at = hash & (2 * t->level - 1);
+    return at < t->num_buckets ? at : hash & (t->level - 1);
+}
+
+/* Splits the next bucket in two. */
+static bool add_bucket(di_terms *t) {
+    uint32_t *buckets = grow(t, t->buckets, t->num_buckets, &t->cap_buckets, sizeof *buckets);
     if (!buckets) {
+        return false;
+    }
+    t->buckets = buckets;
+    t->level *= t->num_buckets == 2 * t->level ? 2 : 1;
+    uint32_t from = t->num_buckets - t->level, i = buckets[from];
+    t->num_buckets++;
+    buckets[from] = buckets[t->num_buckets - 1] = UINT32_MAX;
+    while (i != UINT32_MAX) {
+        uint32_t next = t->nodes[i].hash_next, at = bucket_at(t, hash_node(t, &t->nodes[i]));
+        t->nodes[i].hash_next = buckets[at];
+        buckets[at] = i;
+        i = next;
+    }
+    return true;
+}
+
+/* Sorts all terms into the buckets that there are. */
+static void rehash(di_terms *t) {
+    memset(t->buckets, 0xFF, t->num_buckets * sizeof *t->buckets);
+    for (uint32_t i = 0; i < t->num_nodes; i++) {
+        uint32_t at = bucket_at(t, hash_node(t, &t->nodes[i]));
+        t->nodes[i].hash_next = t->buckets[at];
+        t->buckets[at] = i;
+    }
+}
+
+static bool make_buckets(di_terms *t) {
+    enum { FIRST = 256 };
+    t->buckets = di_alloc(FIRST * sizeof *t->buckets);
+    if (!t->buckets) {
         no_memory(t);
         return false;
     }
-    memset(buckets, 0xFF, num_buckets * sizeof *buckets);
-    for (uint32_t i = 0; i < t->num_nodes; i++) {
-        uint32_t at = hash_node(t, &t->nodes[i]) % num_buckets;
-        t->nodes[i].hash_next = buckets[at];
-        buckets[at] = i;
-    }
-    di_free(t->buckets);
-    t->buckets = buckets;
-    t->num_buckets = num_buckets;
-    return true;
+    t->cap_buckets = t->num_buckets = t->level = FIRST;
+    rehash(t);
+    return di_terms_charge(t, FIRST * sizeof *t->buckets);
 }
 
 static di_term add_node(di_terms *t, di_term_node node, uint32_t hash) {
@@ -91,20 +122,21 @@ static di_term add_node(di_terms *t, di_term_node node, uint32_t hash) {
         return DI_TERM_NONE;
     }
     t->nodes = nodes;
-    if (t->num_nodes >= t->num_buckets && !rehash(t, t->num_buckets * 2)) {
+    if (t->num_nodes >= t->num_buckets && !add_bucket(t)) {
         return DI_TERM_NONE;
     }
     di_term id = (di_term)t->num_nodes++;
-    node.hash_next = t->buckets[hash % t->num_buckets];
+    uint32_t *bucket = &t->buckets[bucket_at(t, hash)];
+    node.hash_next = *bucket;
     t->nodes[id] = node;
-    t->buckets[hash % t->num_buckets] = id;
+    *bucket = id;
     return id;
 }
 
 /* NONE: there is none yet. */
 static di_term find_node(const di_terms *t, di_term_kind kind, uint32_t a, uint32_t b, uint32_t c) {
     uint32_t hash = hash4(kind, a, b, c);
-    for (uint32_t i = t->buckets[hash % t->num_buckets]; i != UINT32_MAX;
+    for (uint32_t i = t->buckets[bucket_at(t, hash)]; i != UINT32_MAX;
          i = t->nodes[i].hash_next) {
         const di_term_node *n = &t->nodes[i];
         if (n->kind == kind && n->a == a && n->b == b && n->c == c) {
@@ -130,7 +162,7 @@ di_term di_term_intern(di_terms *t, di_term_kind kind, unsigned flags, uint32_t 
 static di_term intern_list(di_terms *t, di_term_kind kind, unsigned flags, const di_term *of,
                            uint32_t count) {
     uint32_t hash = hash_list(kind, of, count);
-    for (uint32_t i = t->buckets[hash % t->num_buckets]; i != UINT32_MAX;
+    for (uint32_t i = t->buckets[bucket_at(t, hash)]; i != UINT32_MAX;
          i = t->nodes[i].hash_next) {
         const di_term_node *n = &t->nodes[i];
         if (n->kind == kind && n->b == count &&
@@ -164,7 +196,7 @@ bool di_terms_push(di_terms *t, di_term x) {
 
 bool di_terms_create(di_terms *t, size_t max_bytes, di_error *err) {
     *t = (di_terms){.max_bytes = max_bytes, .max_work = UINT64_MAX};
-    if (rehash(t, 256)) {
+    if (make_buckets(t)) {
         add_node(t, (di_term_node){.kind = DI_KIND_NONE, .flags = DI_TERM_REGULAR},
                  hash4(DI_KIND_NONE, 0, 0, 0));
         di_term_intern(t, DI_KIND_EMPTY, DI_TERM_REGULAR | DI_TERM_NULLABLE, 0, 0, 0);
@@ -182,7 +214,7 @@ bool di_terms_create(di_terms *t, size_t max_bytes, di_error *err) {
                                                     .flags = DI_TERM_REGULAR | DI_TERM_NULLABLE,
                                                     .a = DI_TERM_CHAR,
                                                     .c = DI_TERM_UNBOUNDED};
-            rehash(t, t->num_buckets);
+            rehash(t);
         }
     }
     if (t->fault.code != DI_OK) {

@@ -127,7 +127,8 @@ struct di_terms {
     di_term_node *nodes;
     size_t num_nodes, cap_nodes;
     uint32_t *buckets;
-    uint32_t num_buckets;
+    uint32_t num_buckets, level; /* a power of two: num_buckets is up to twice as much */
+    size_t cap_buckets;
     di_term *list;
     size_t num_list, cap_list;
     di_byte_set *sets;
