@@ -287,15 +287,77 @@ static void walk_configs(di_machine *m, di_config c, const di_byte_set *may,
     }
 }
 
-/* The tag with which a term ends at a point. */
-static uint32_t tag_at(di_machine *m, di_term x, const di_token_point *p) {
+/* The terms on the way to the last point whose tag was asked for. */
+typedef struct tag_path {
+    di_term terms[DI_VOCAB_MAX_TOKEN_BYTES + 1];
+    uint8_t bytes[DI_VOCAB_MAX_TOKEN_BYTES];
+    unsigned length;
+} tag_path;
+
+/* The tag with which a term, terms[0], ends at a point. Points come in the order of their bytes, so
+ * that most share a beginning with the one before. */
+static uint32_t tag_at(di_machine *m, tag_path *path, const di_token_point *p) {
     const di_trie *trie = &m->vocab->tries[p->trie];
     const di_trie_node *n = &trie->nodes[p->node];
     const char *bytes = m->vocab->tokens[trie->order[n->before]].bytes; /* of one behind it */
-    for (unsigned i = 0; i <= n->depth; i++) {
-        x = di_term_derive(&m->terms, x, (uint8_t)bytes[i]); /* it is alive */
+    unsigned length = n->depth + 1u, same = 0;
+    while (same < path->length && same < length && path->bytes[same] == (uint8_t)bytes[same]) {
+        same++;
     }
-    return di_term_tag(&m->terms, x);
+    for (unsigned i = same; i < length; i++) {
+        path->bytes[i] = (uint8_t)bytes[i]; /* it is alive */
+        path->terms[i + 1] = di_term_derive(&m->terms, path->terms[i], path->bytes[i]);
+    }
+    path->length = length;
+    return di_term_tag(&m->terms, path->terms[length]);
+}
+
+/* Whether one of the bytes leads on from a point. */
+static bool goes_on(const di_vocab *v, const di_token_point *p, const di_byte_set *may) {
+    const di_trie *trie = &v->tries[p->trie];
+    const di_trie_step *steps = trie->steps;
+    uint16_t fan = steps[p->node].fan;
+    uint64_t any = 0;
+    for (int k = 0; fan && k < 4; k++) {
+        any |= trie->fans[fan].bytes[k] & may->words[k];
+    }
+    for (uint32_t i = p->node + 1; !fan && i < steps[p->node].end && !any; i = steps[i].end) {
+        any = di_byte_set_has(may, steps[i].byte);
+    }
+    return any != 0;
+}
+
+/* Allows what a stack does behind the points at which a term has ended. */
+static void walk_points(di_machine *m, di_item item, const di_token_set *set, bool retag,
+                        uint32_t *words) {
+    di_terms *t = &m->terms;
+    uint32_t tag = 0;
+    bool known = false;
+    di_config to = DI_CONFIG_DEAD;
+    di_byte_set may = {0}, behind = {0};
+    di_term next = m->frames[item.stack].next;
+    bool filter = retag && t->nodes[item.term].kind == DI_KIND_STRING && /* it ends as a key */
+                  item.stack != DI_STACK_BOTTOM && t->nodes[next].kind == DI_KIND_RESUME &&
+                  t->hooks.behind_key(t->hooks.context, next, &behind);
+    tag_path path;
+    path.terms[0] = item.term;
+    path.length = 0;
+    for (uint32_t p = 0; p < set->num_points; p++) {
+        const di_token_point *point = &set->points[p];
+        if (filter && !goes_on(m->vocab, point, &behind)) {
+            continue;
+        }
+        uint32_t here = retag ? tag_at(m, &path, point) : point->tag;
+        if (!known || here != tag) {
+            known = true;
+            tag = here;
+            to = di_machine_return(m, item.stack, tag);
+            may = first_bytes(m, to);
+        }
+        if (to != DI_CONFIG_DEAD) {
+            walk_configs(m, to, &may, point, words);
+        }
+    }
 }
 
 /* first: nothing has been written to words yet. */
@@ -310,20 +372,7 @@ static bool add_item(di_machine *m, di_item item, bool first, uint32_t *words, u
     } else {
         di_kept_mask_or(set->tokens, words);
     }
-    uint32_t tag = 0;
-    di_config to = DI_CONFIG_DEAD;
-    di_byte_set may = {0};
-    for (uint32_t p = 0; p < set->num_points; p++) {
-        uint32_t here = retag ? tag_at(m, item.term, &set->points[p]) : set->points[p].tag;
-        if (p == 0 || here != tag) {
-            tag = here;
-            to = di_machine_return(m, item.stack, tag);
-            may = first_bytes(m, to);
-        }
-        if (to != DI_CONFIG_DEAD) {
-            walk_configs(m, to, &may, &set->points[p], words);
-        }
-    }
+    walk_points(m, item, set, retag, words);
     return m->terms.fault.code == DI_OK;
 }
 

@@ -480,6 +480,7 @@ di_schema *schema_create(di_machine *m, const di_schema_options *options, di_err
                                      schema_key_end,
                                      schema_key_open,
                                      schema_key_text,
+                                     schema_behind_key,
                                      expand};
     return s;
 }

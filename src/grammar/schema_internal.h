@@ -406,6 +406,7 @@ uint32_t schema_key_end(void *schema, di_terms *t, uint32_t a, uint32_t b, uint3
 bool schema_key_open(void *schema, di_term key);
 bool schema_key_text(void *schema, uint32_t a, uint32_t b, uint32_t c, di_term *text,
                      uint32_t *tag);
+bool schema_behind_key(void *schema, di_term resume, di_byte_set *set);
 /* A kept object, which avoids what is in the set; whether there is one. */
 di_term schema_object_start_kept(di_schema *s, uint32_t table, record avoid);
 bool schema_object_differs(di_schema *s, uint32_t table, record avoid);

@@ -803,6 +803,18 @@ di_term schema_object_written(di_schema *s, uint32_t state, record name, record 
     return value == RECORD_NONE ? DI_TERM_NONE : lazy_object(s, after_value(s, state, name, value));
 }
 
+/* A colon, unless it is the parameter of a call. */
+bool schema_behind_key(void *schema, di_term resume, di_byte_set *set) {
+    di_schema *s = schema;
+    const di_term_node *n = &s->t->nodes[resume];
+    if (n->a != LAZY_MEMBER || s->objects[s->object_states[n->b].table].markup) {
+        return false;
+    }
+    di_byte_set_add(set, ':');
+    di_terms_first(s->t, s->space, set);
+    return true;
+}
+
 di_term schema_object_resume(di_schema *s, uint32_t id, uint32_t tag) {
     object_state x = s->object_states[id];
     if (tag == TAG_CLOSE) {

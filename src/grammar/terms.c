@@ -136,8 +136,7 @@ static di_term add_node(di_terms *t, di_term_node node, uint32_t hash) {
 /* NONE: there is none yet. */
 static di_term find_node(const di_terms *t, di_term_kind kind, uint32_t a, uint32_t b, uint32_t c) {
     uint32_t hash = hash4(kind, a, b, c);
-    for (uint32_t i = t->buckets[bucket_at(t, hash)]; i != UINT32_MAX;
-         i = t->nodes[i].hash_next) {
+    for (uint32_t i = t->buckets[bucket_at(t, hash)]; i != UINT32_MAX; i = t->nodes[i].hash_next) {
         const di_term_node *n = &t->nodes[i];
         if (n->kind == kind && n->a == a && n->b == b && n->c == c) {
             return i;
@@ -162,8 +161,7 @@ di_term di_term_intern(di_terms *t, di_term_kind kind, unsigned flags, uint32_t 
 static di_term intern_list(di_terms *t, di_term_kind kind, unsigned flags, const di_term *of,
                            uint32_t count) {
     uint32_t hash = hash_list(kind, of, count);
-    for (uint32_t i = t->buckets[bucket_at(t, hash)]; i != UINT32_MAX;
-         i = t->nodes[i].hash_next) {
+    for (uint32_t i = t->buckets[bucket_at(t, hash)]; i != UINT32_MAX; i = t->nodes[i].hash_next) {
         const di_term_node *n = &t->nodes[i];
         if (n->kind == kind && n->b == count &&
             memcmp(t->list + n->a, of, count * sizeof *of) == 0) {

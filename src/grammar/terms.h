@@ -94,6 +94,9 @@ typedef struct di_term_hooks {
     /* KEY: whether there is another regular term (*text, if it is wanted), that is alive, for the
      * texts that may still follow; *tag: of all ends, DI_NO_TAG if they differ. */
     bool (*text)(void *context, uint32_t a, uint32_t b, uint32_t c, di_term *text, uint32_t *tag);
+    /* RESUME behind a key: the bytes that may come whatever the key was; false if they depend on
+     * it. */
+    bool (*behind_key)(void *context, di_term resume, di_byte_set *set);
     /* LAZY (tag = DI_NO_TAG) and RESUME. */
     di_term (*expand)(void *context, di_terms *t, di_term lazy, uint32_t tag);
 } di_term_hooks;

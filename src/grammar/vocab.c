@@ -141,7 +141,8 @@ static uint64_t classes_of(const char *bytes, size_t size, int *count) {
             }
             code = code << 6 | (byte & 0x3Fu);
         }
-        bool apart = f.more > 0 && k == f.more && di_character_apart(code, 0);
+        bool apart =
+            class != DI_CLASS_NONE && f.more > 0 && k == f.more && di_character_apart(code, 0);
         classes |= 1ull << (apart ? DI_CLASS_APART : class);
     }
     return classes;
