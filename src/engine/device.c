@@ -347,16 +347,37 @@ static bool propose_here(draft_batch *b, di_error *err) {
     return ok;
 }
 
+static void prepare_guides(void *arg, int64_t begin, int64_t end, int member) {
+    const draft_batch *b = arg;
+    (void)member;
+    for (int64_t i = begin; i < end; i++) {
+        di_guide *g = &b->w->samplers[b->rows[i]]->guide;
+        if (g->constraint) {
+            di_guide_prepare(g, NULL, 0);
+        }
+    }
+}
+
+/* Draws on the card, whose grammars tell what may come first. */
+static bool propose_there(draft_batch *b, di_error *err) {
+    di_device *d = b->d;
+    int guided = 0;
+    for (int i = 0; i < b->count; i++) {
+        guided += b->w->samplers[b->rows[i]]->guide.constraint != NULL;
+    }
+    if (guided > 0) {
+        di_team_run(d->team, guided > 1 ? d->num_scratch : 1, b->count, 1, prepare_guides, b);
+    }
+    return di_on_card_propose(d->draws, b->w, b->rows, b->parts, b->count, d->draft_tokens,
+                              d->draft_confidence, b->lengths, err);
+}
+
 /* Whatever fails here costs proposals, not answers. */
 static void propose(draft_batch *b) {
     di_device *d = b->d;
     int size = d->o.block_size;
     di_error ignored;
-    bool ok =
-        b->count > 0 &&
-        (b->by_card ? di_on_card_propose(d->draws, b->w, b->rows, b->parts, b->count,
-                                         d->draft_tokens, d->draft_confidence, b->lengths, &ignored)
-                    : propose_here(b, &ignored));
+    bool ok = b->count > 0 && (b->by_card ? propose_there(b, &ignored) : propose_here(b, &ignored));
     for (int i = 0; i < b->count && ok; i++) {
         keep_drafts(b, i, d->draft_tokens + i * size, d->draft_confidence + i * size);
     }

@@ -166,12 +166,21 @@ bool di_on_card_token(di_on_card *c, const di_work *w, int i, int k, di_row_toke
 /* ---- drafts -----------------------------------------------------------------------------------*/
 
 bool di_on_card_can_propose(const di_row_sampler *s) {
-    return !s->guide.constraint && s->params->num_bad_words == 0;
+    return s->params->num_bad_words == 0;
+}
+
+/* The draw of draft 0. What a grammar allows behind it is for the host to find out, so that later
+ * drafts are drawn without one; masks are the draft's to follow or not. */
+static bool fill_first(di_on_card *c, di_row_sampler *s, di_sample_input *in, di_draw *d) {
+    di_error ignored;
+    bool guided = s->guide.constraint != NULL;
+    return (!guided || di_guide_mask(&s->guide, 0, &in->grammar_mask, &ignored)) &&
+           di_draw_fill(s->params, in, -1, &c->draws.lists, d);
 }
 
 /* The draws of a row's drafts: as their tokens will be. Returns how many there are lists for. */
 static int fill_drafts(di_on_card *c, const di_work *w, int row, const di_draft_rows *part, int i) {
-    const di_row_sampler *s = w->samplers[row];
+    di_row_sampler *s = w->samplers[row];
     int length = 0;
     for (int j = 0; j < c->o.num_drafts; j++) {
         di_draw *d = di_draft_round_draw(&c->round, i, j);
@@ -185,7 +194,7 @@ static int fill_drafts(di_on_card *c, const di_work *w, int row, const di_draft_
         if (j > 0) {
             *d = *di_draft_round_draw(&c->round, i, j - 1);
         }
-        bool ok = length == j && (j == 0 ? di_draw_fill(s->params, &in, -1, &c->draws.lists, d)
+        bool ok = length == j && (j == 0 ? fill_first(c, s, &in, d)
                                          : di_draw_move(s->params, &in, &c->draws.lists, d));
         if (!ok) { /* any token will do */
             *d = (di_draw){.forced = 0, .mask = -1, .floor = 1};

@@ -30,8 +30,9 @@ bool di_on_card_token(di_on_card *c, const di_work *w, int i, int k, di_row_toke
 /* Can the card draw this row's drafts? */
 bool di_on_card_can_propose(const di_row_sampler *s);
 
-/* A round of drafts for parts[0 .. count), which are of these rows of the work. tokens and
- * confidence [count, block size]; lengths[i]: drafts that there are, up to num_drafts. */
+/* The masks of the answers' next tokens have been made. A round of drafts for parts[0 .. count),
+ * which are of these rows of the work. tokens and confidence [count, block size]; lengths[i]:
+ * drafts that there are, up to num_drafts. */
 bool di_on_card_propose(di_on_card *c, di_work *w, const int *rows, const di_draft_rows *parts,
                         int count, int32_t *tokens, float *confidence, int *lengths, di_error *err);
 

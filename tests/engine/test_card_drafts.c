@@ -95,6 +95,38 @@ static void test_rounds_and_verification_steps_are_programs(void **state) {
     }
 }
 
+/* With a grammar, too: of a round's drafts the first keeps to it, and the card draws them all. */
+static void test_rounds_of_guided_answers_are_programs(void **state) {
+    (void)state;
+    static const char *const grammars[] = {"[a-z ,]{30,60}\\.", "(the|a) [a-z]+( [a-z]+)*"};
+    answer found[2][4] = {0};
+    for (int drafts = 0; drafts <= DRAFTS; drafts += DRAFTS) {
+        di_engine_options o = options(drafts, DI_SPEC_FIXED);
+        di_engine *e = open_engine(&o);
+        for (int i = 0; i < 4; i++) {
+            di_request_params p = i % 2 ? seeded((uint64_t)i, 60) : greedy(60);
+            p.schema_type = DI_SCHEMA_REGEX;
+            p.schema = grammars[i / 2];
+            found[drafts > 0][i] = answer_of(e, text_prompt(texts[i]), p);
+        }
+        di_engine_stats s = stats_of(e);
+        assert_int_equal(s.recorded_draft_steps, s.draft_steps);
+        assert_int_equal(s.recorded_verify_steps, s.verify_steps);
+        if (drafts > 0) {
+            print_message("    %d drafts accepted in %d steps\n", (int)s.drafts_accepted,
+                          (int)s.verify_steps);
+            assert_true(s.draft_steps > 20 && s.drafts_accepted > 20);
+        }
+        di_engine_close(e);
+    }
+    for (int i = 0; i < 4; i++) {
+        assert_true(found[0][i].num_tokens > 5);
+        expect_same_answers(&found[1][i], &found[0][i]);
+        answer_clear(&found[0][i]);
+        answer_clear(&found[1][i]);
+    }
+}
+
 /* ---- drafts that come and go ------------------------------------------------------------------*/
 
 /* An engine that takes drafts to cost what it is told. */
@@ -205,6 +237,7 @@ static void test_drafts_are_on_unless_asked_otherwise(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rounds_and_verification_steps_are_programs),
+        cmocka_unit_test(test_rounds_of_guided_answers_are_programs),
         cmocka_unit_test(test_plain_steps_are_queued_between_others),
         cmocka_unit_test(test_where_drafts_never_pay_all_steps_are_queued),
         cmocka_unit_test(test_drafts_are_on_unless_asked_otherwise),
