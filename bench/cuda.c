@@ -496,7 +496,7 @@ static void open_scene(scene *s, int batch, int rows, int64_t context) {
     l->slot_stride = l->window_bytes * RING_ROWS;
     int blocks = (int)((context + BLOCK_TOKENS - 1) / BLOCK_TOKENS);
     size_t n = (size_t)batch * (size_t)rows;
-    s->blocks = di_calloc((size_t)(batch * blocks), sizeof *s->blocks);
+    s->blocks = di_calloc((size_t)batch * (size_t)blocks, sizeof *s->blocks);
     s->seqs = di_calloc((size_t)batch, sizeof *s->seqs);
     for (int i = 0; i < batch * blocks; i++) {
         s->blocks[i] = (int32_t)((int64_t)i * 40507 % (batch * blocks));
