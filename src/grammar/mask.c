@@ -246,43 +246,41 @@ static di_byte_set first_bytes(di_machine *m, di_config c) {
     return set;
 }
 
-/* Walks the tokens from a node on, up to the next that is no deeper, along configurations. */
-static void walk_branch(di_machine *m, di_config c, const di_trie *trie, uint32_t node,
-                        uint32_t *words) {
-    di_config path[DI_VOCAB_MAX_TOKEN_BYTES + 1];
-    path[trie->steps[node].depth] = c;
-    for (uint32_t i = node, end = trie->steps[node].end; i < end;) {
-        const di_trie_step *e = &trie->steps[i];
-        di_config to = di_machine_step(m, path[e->depth], e->byte);
-        m->walked++;
-        if (to == DI_CONFIG_DEAD) {
-            i = e->end;
-            continue;
+static void walk_below(di_machine *m, di_config c, const di_byte_set *may, const di_trie *trie,
+                       uint32_t node, uint32_t *words);
+
+/* Walks the tokens from a node on to whose parent a configuration belongs. */
+static void walk_node(di_machine *m, di_config c, const di_trie *trie, uint32_t node,
+                      uint32_t *words) {
+    const di_trie_step *e = &trie->steps[node];
+    di_config to = di_machine_step(m, c, e->byte);
+    m->walked++;
+    if (to != DI_CONFIG_DEAD) {
+        di_trie_allow(m->vocab, &trie->nodes[node], words);
+        if (e->end > node + 1) {
+            di_byte_set may = first_bytes(m, to);
+            walk_below(m, to, &may, trie, node, words);
         }
-        path[e->depth + 1] = to;
-        di_trie_allow(m->vocab, &trie->nodes[i], words);
-        i++;
     }
 }
 
-/* Walks the tokens below a point along configurations, from one in which only the bytes `may` can
- * come. */
-static void walk_configs(di_machine *m, di_config c, const di_byte_set *may,
-                         const di_token_point *from, uint32_t *words) {
-    const di_trie *trie = &m->vocab->tries[from->trie];
+/* Walks the tokens below a node along configurations, from one in which only the bytes `may` can
+ * come. No deeper than a token is long. */
+static void walk_below(di_machine *m, di_config c, const di_byte_set *may, const di_trie *trie,
+                       uint32_t node, uint32_t *words) {
     const di_trie_step *steps = trie->steps;
-    uint16_t fan = steps[from->node].fan;
+    uint16_t fan = steps[node].fan;
     for (int k = 0; fan && k < 4; k++) {
         uint64_t left = trie->fans[fan].bytes[k] & may->words[k];
         for (; left; left &= left - 1) {
             unsigned byte = 64u * (unsigned)k + (unsigned)__builtin_ctzll(left);
-            walk_branch(m, c, trie, di_trie_child(trie, &trie->fans[fan], byte), words);
+            walk_node(m, c, trie, di_trie_child(trie, &trie->fans[fan], byte), words);
         }
     }
-    uint32_t end = fan ? 0 : steps[from->node].end;
-    for (uint32_t i = from->node + 1; i < end; i = steps[i].end) {
+    uint32_t end = fan ? 0 : steps[node].end;
+    for (uint32_t i = node + 1; i < end; i = steps[i].end) {
         if (di_byte_set_has(may, steps[i].byte)) {
-            walk_branch(m, c, trie, i, words);
+            walk_node(m, c, trie, i, words);
         }
     }
 }
@@ -355,7 +353,7 @@ static void walk_points(di_machine *m, di_item item, const di_token_set *set, bo
             may = first_bytes(m, to);
         }
         if (to != DI_CONFIG_DEAD) {
-            walk_configs(m, to, &may, point, words);
+            walk_below(m, to, &may, &m->vocab->tries[point->trie], point->node, words);
         }
     }
 }

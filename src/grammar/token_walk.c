@@ -195,6 +195,7 @@ typedef struct walk {
     chain first_chain;
     chain known[NUM_KNOWN];
     firsts first[NUM_KNOWN];
+    uint64_t quotes; /* the classes of '"' and '\\' */
     uint64_t walked;
 } walk;
 
@@ -459,6 +460,9 @@ static di_term behind_character(walk *w, di_term x, uint8_t byte) {
 
 /* What can be said of a whole subtree at once: true if all has been. */
 static bool settle_subtree(walk *w, uint32_t node, di_term x) {
+    if (w->set->plain && w->trie->nodes[node].below & w->quotes) {
+        return false; /* nearly all that is not plain has one */
+    }
     const chain *c = chain_of(w, x);
     bool open;
     if (!chain_holds(c, &w->trie->nodes[node], 0, &open)) {
@@ -658,8 +662,7 @@ static base choose_base(walk *w, const di_token_set *sets, size_t num_sets, di_t
     if (v->strings && v->strings->plain == w->set->plain) {
         uint32_t count = nodes_below(w, x, DI_TERM_JSON_STRING, most);
         if (count < most) {
-            best = (base){.term = DI_TERM_JSON_STRING, .set = v->strings};
-            most = count;
+            return (base){.term = DI_TERM_JSON_STRING, .set = v->strings};
         }
     }
     for (size_t i = num_sets; i-- > 0 && tried < MAX_BASES && most >= SMALL_BASE;) {
@@ -705,6 +708,7 @@ void di_token_walk(di_terms *t, const di_vocab *v, const di_token_set *sets, siz
               .words = words,
               .which = set->plain ? DI_TRIE_MARKED : DI_TRIE_ALL};
     w.trie = &v->tries[w.which];
+    w.quotes = 1ull << v->class_of['"'] | 1ull << v->class_of['\\'];
     begin(&w, sets, num_sets, x);
     walk_trie(&w, x);
     *walked += w.walked;
