@@ -54,6 +54,7 @@ void di_machine_destroy(di_machine *m) {
     }
     di_free(m->sets);
     di_free(m->scratch);
+    di_free(m->memory);
     di_free(m->configs);
     di_free(m->config_buckets);
     di_free(m->frames);

@@ -13,6 +13,7 @@
 #define DI_GRAMMAR_MACHINE_H
 
 #include "grammar/terms.h"
+#include "grammar/token_walk.h"
 #include "grammar/vocab.h"
 
 typedef uint32_t di_config; /* 0: the text cannot go on and cannot have come here */
@@ -98,11 +99,12 @@ typedef struct di_machine {
     di_token_set *sets;
     size_t num_sets, cap_sets;
     uint32_t set_buckets[256];
-    size_t mask_bytes;    /* of configurations' masks */
-    size_t set_bytes;     /* of token sets */
-    uint32_t *scratch;    /* [vocab->num_words]: a set in the making */
-    uint64_t walked;      /* trie nodes looked at, ever */
-    uint32_t token_bytes; /* of the tokens that terms are being made alike for */
+    size_t mask_bytes;      /* of configurations' masks */
+    size_t set_bytes;       /* of token sets */
+    uint32_t *scratch;      /* [vocab->num_words]: a set in the making */
+    di_walk_memory *memory; /* NULL before the first mask */
+    uint64_t walked;        /* trie nodes looked at, ever */
+    uint32_t token_bytes;   /* of the tokens that terms are being made alike for */
     struct di_alike {
         di_term of, to;
         uint32_t bytes;        /* for tokens of at most so many */
@@ -146,7 +148,8 @@ void di_machine_drop_masks(di_machine *m);
  * [v->num_words].
  */
 bool di_token_set_make(di_terms *t, const di_vocab *v, const di_token_set *sets, size_t num_sets,
-                       di_term x, uint32_t *scratch, di_token_set *set, uint64_t *walked);
+                       di_term x, di_walk_memory *memory, uint32_t *scratch, di_token_set *set,
+                       uint64_t *walked);
 
 /* Bytes held for masks, and for token sets; they are dropped when there are too many. */
 #define DI_MACHINE_MASK_BYTES (4u << 20)

@@ -224,8 +224,13 @@ static const di_token_set *token_set(di_machine *m, di_term x, bool *retag, uint
         return NULL;
     }
     m->sets = sets;
+    m->memory = m->memory ? m->memory : di_walk_memory_create();
+    if (!m->memory) {
+        di_terms_fail(&m->terms, DI_ERR_NO_MEMORY, "no memory for a mask");
+        return NULL;
+    }
     di_token_set *set = &m->sets[m->num_sets];
-    if (!di_token_set_make(&m->terms, m->vocab, m->sets, m->num_sets, x, m->scratch, set,
+    if (!di_token_set_make(&m->terms, m->vocab, m->sets, m->num_sets, x, m->memory, m->scratch, set,
                            &m->walked)) {
         return NULL;
     }

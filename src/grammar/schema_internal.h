@@ -174,6 +174,7 @@ typedef struct object_table {
     bool settled;         /* `possible`, and what follows, is known */
     bool extras_possible; /* some name that is not declared may come */
     bool any_extra;       /* all of them may */
+    di_term others;       /* names behind characters that begin no declared one; NONE = not made */
 } object_table;
 
 typedef struct object_state {

@@ -508,24 +508,39 @@ static bool extra_alive(const di_schema *s, const key_state *x) {
     return patterns;
 }
 
+/* Behind an ASCII character that begins no declared name, where any text may follow: the same for
+ * all states of an object. */
+static di_term key_of_others(di_schema *s, uint32_t state, const key_state *x) {
+    uint32_t table = x->table;
+    key_state y = {.table = table, .node = UINT32_MAX, .allowed = DI_TERM_TEXT};
+    bool extra = (state == UINT32_MAX || extras_allowed(s, state)) && extra_alive(s, &y);
+    if (extra && s->objects[table].others == DI_TERM_NONE) {
+        s->objects[table].others = key_term(s, UINT32_MAX, &y);
+    }
+    return extra ? s->objects[table].others : DI_TERM_NONE;
+}
+
 di_term schema_key_derive(void *schema, di_terms *t, di_term key, uint8_t byte) {
     di_schema *s = schema;
     if (t->nodes[key].c & SCHEMA_UNIQUE_KEY) {
         return schema_unique_derive(s, key, byte);
     }
     uint32_t state = t->nodes[key].a;
-    key_state x = s->keys[t->nodes[key].b];
-    const object_table *o = &s->objects[x.table];
-    if (x.node != UINT32_MAX) {
-        uint32_t child = o->trie[x.node].first_child;
-        while (child != UINT32_MAX && o->trie[child].byte != byte) {
-            child = o->trie[child].next_sibling;
-        }
-        x.node = child;
+    const key_state *from = &s->keys[t->nodes[key].b];
+    const object_table *o = &s->objects[from->table];
+    uint32_t child = from->node == UINT32_MAX ? UINT32_MAX : o->trie[from->node].first_child;
+    while (child != UINT32_MAX && o->trie[child].byte != byte) {
+        child = o->trie[child].next_sibling;
     }
+    uint32_t num_patterns = o->num_patterns;
+    if (child == UINT32_MAX && num_patterns == 0 && !from->kept && byte < 0x80 &&
+        from->allowed == DI_TERM_TEXT) {
+        return key_of_others(s, state, from);
+    }
+    key_state x = *from;
+    x.node = child;
     x.text = x.kept ? schema_record(s, RECORD_BYTE, x.text, byte, 0) : 0;
     x.allowed = x.text == RECORD_NONE ? DI_TERM_NONE : di_term_step(t, x.allowed, byte);
-    uint32_t num_patterns = o->num_patterns;
     for (uint32_t p = 0; p < num_patterns; p++) {
         x.patterns[p] = x.patterns[p] ? di_term_step(t, x.patterns[p], byte) : DI_TERM_NONE;
     }

@@ -212,12 +212,13 @@ static bool is_measured(const di_terms *t, di_term x, uint32_t *low, uint32_t *h
 }
 
 bool di_token_set_make(di_terms *t, const di_vocab *v, const di_token_set *sets, size_t num_sets,
-                       di_term x, uint32_t *scratch, di_token_set *set, uint64_t *walked) {
+                       di_term x, di_walk_memory *memory, uint32_t *scratch, di_token_set *set,
+                       uint64_t *walked) {
     const uint32_t *plain = plain_tokens(t, v, x);
     *set = (di_token_set){.term = x, .plain = plain};
     uint32_t low, high;
     if (!v->marks || !is_measured(t, x, &low, &high)) {
-        di_token_walk(t, v, sets, num_sets, x, scratch, set, walked);
+        di_token_walk(t, v, sets, num_sets, x, memory, scratch, set, walked);
         drop_settled_points(v, scratch, set);
     } else if (!di_string_set_of_length(v, low, high, scratch, set)) {
         di_terms_fail(t, DI_ERR_NO_MEMORY, "no memory for a mask");
@@ -243,12 +244,15 @@ di_token_set *di_token_set_of_strings(const di_vocab *v, di_error *err) {
     uint64_t walked = 0;
     di_token_set *set = di_calloc(1, sizeof *set);
     uint32_t *scratch = di_calloc((size_t)v->num_words, sizeof *scratch);
-    if (!set || !scratch ||
-        !di_token_set_make(&terms, v, NULL, 0, DI_TERM_JSON_STRING, scratch, set, &walked)) {
+    di_walk_memory *memory = di_walk_memory_create();
+    if (!set || !scratch || !memory ||
+        !di_token_set_make(&terms, v, NULL, 0, DI_TERM_JSON_STRING, memory, scratch, set,
+                           &walked)) {
         di_fail(err, DI_ERR_NO_MEMORY, "no memory for a mask");
         di_free(set);
         set = NULL;
     }
+    di_free(memory);
     di_free(scratch);
     di_terms_destroy(&terms);
     return set;

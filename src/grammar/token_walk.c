@@ -175,6 +175,16 @@ typedef struct firsts {
     di_byte_set set;
 } firsts;
 
+/* What has been found out about terms, by term: it stays true. */
+struct di_walk_memory {
+    chain known[NUM_KNOWN];
+    firsts first[NUM_KNOWN];
+};
+
+di_walk_memory *di_walk_memory_create(void) {
+    return di_calloc(1, sizeof(di_walk_memory));
+}
+
 /* A set that another term has, to begin with. */
 typedef struct base {
     di_term term;
@@ -193,14 +203,13 @@ typedef struct walk {
     base base;           /* its set NULL: none */
     const chain *steady; /* whose tokens are in the set; NULL: none */
     chain first_chain;
-    chain known[NUM_KNOWN];
-    firsts first[NUM_KNOWN];
+    di_walk_memory *memory;
     uint64_t quotes; /* the classes of '"' and '\\' */
     uint64_t walked;
 } walk;
 
 static const di_byte_set *first_of(walk *w, di_term x) {
-    firsts *f = &w->first[x % NUM_KNOWN];
+    firsts *f = &w->memory->first[x % NUM_KNOWN];
     if (f->term != x) {
         *f = (firsts){.term = x};
         di_terms_first(w->t, x, &f->set);
@@ -341,7 +350,7 @@ static const chain *chain_of(walk *w, di_term x) {
     if (w->steady && x == w->steady->term) {
         return w->steady;
     }
-    chain *c = &w->known[x % NUM_KNOWN];
+    chain *c = &w->memory->known[x % NUM_KNOWN];
     if (c->term != x) {
         make_chain(w, false, x, c);
     }
@@ -701,9 +710,11 @@ static void begin(walk *w, const di_token_set *sets, size_t num_sets, di_term x)
 }
 
 void di_token_walk(di_terms *t, const di_vocab *v, const di_token_set *sets, size_t num_sets,
-                   di_term x, uint32_t *words, di_token_set *set, uint64_t *walked) {
+                   di_term x, di_walk_memory *memory, uint32_t *words, di_token_set *set,
+                   uint64_t *walked) {
     walk w = {.t = t,
               .v = v,
+              .memory = memory,
               .set = set,
               .words = words,
               .which = set->plain ? DI_TRIE_MARKED : DI_TRIE_ALL};
