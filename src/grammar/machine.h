@@ -108,6 +108,7 @@ typedef struct di_machine {
     struct di_alike {
         di_term of, to;
         uint32_t bytes;        /* for tokens of at most so many */
+        uint32_t spaces;       /* that it may begin with, where `to` may with any number; or 0 */
         bool retag;            /* ends with other tags than `to` */
     } alike[DI_MACHINE_ALIKE]; /* terms and what stands for them in masks, by term */
 } di_machine;
@@ -144,12 +145,11 @@ bool di_machine_mask(di_machine *m, di_config c, uint32_t *words);
 
 void di_machine_drop_masks(di_machine *m);
 
-/* token_set.c: the set of a term; `sets` are some that were made before it. scratch:
- * [v->num_words].
- */
+/* token_set.c: the set of a term; `sets` are some that were made before it; spaced: without the
+ * vocabulary's `spaces`. scratch: [v->num_words]. */
 bool di_token_set_make(di_terms *t, const di_vocab *v, const di_token_set *sets, size_t num_sets,
-                       di_term x, di_walk_memory *memory, uint32_t *scratch, di_token_set *set,
-                       uint64_t *walked);
+                       di_term x, bool spaced, di_walk_memory *memory, uint32_t *scratch,
+                       di_token_set *set, uint64_t *walked);
 
 /* Bytes held for masks, and for token sets; they are dropped when there are too many. */
 #define DI_MACHINE_MASK_BYTES (4u << 20)

@@ -181,34 +181,74 @@ static int worthwhile_lengths(const di_terms *t, di_term x) {
                                               : 2;
 }
 
+/* A term that begins with at most *was characters of JSON's white space, with `high` in their place
+ * (0: none). NONE: it does not begin so. */
+static di_term with_spaces(di_terms *t, di_term x, uint32_t high, uint32_t *was) {
+    di_term_node n = t->nodes[x];
+    if (n.kind == DI_KIND_CAT) {
+        return di_term_cat(t, with_spaces(t, n.a, high, was), n.b);
+    }
+    if (n.kind != DI_KIND_REPEAT || n.b != 0 || t->nodes[n.a].kind != DI_KIND_BYTES) {
+        return DI_TERM_NONE;
+    }
+    const di_byte_set *set = &t->sets[t->nodes[n.a].a];
+    if (set->words[0] & ~DI_VOCAB_SPACES || set->words[1] | set->words[2] | set->words[3]) {
+        return DI_TERM_NONE;
+    }
+    *was = n.c;
+    return di_term_repeat(t, n.a, 0, high);
+}
+
+/* White space before something else: a term that may begin with any amount of it, if tokens that
+ * go on behind it begin with no more than this one may. Those of white space alone are told by
+ * their length. */
+static di_term any_spaces(di_machine *m, di_term x, uint32_t *most) {
+    di_terms *t = &m->terms;
+    di_byte_set first = {0};
+    di_term rest = di_term_regular(t, x) ? with_spaces(t, x, 0, most) : DI_TERM_NONE;
+    if (rest == DI_TERM_NONE || *most < 2 || *most < m->vocab->mixed_spaces) {
+        return DI_TERM_NONE;
+    }
+    di_terms_first(t, rest, &first);
+    return first.words[0] & DI_VOCAB_SPACES ? DI_TERM_NONE
+                                            : with_spaces(t, x, DI_TERM_UNBOUNDED, most);
+}
+
 /* A term that allows the same tokens of at most *bytes and ends at the same places in them, the
  * same for many; what was found is kept. It allows longer tokens, too, if x does: there are few, so
  * they are asked for one by one if that gives a term that more are like. *retag: x ends there with
  * tags of its own. */
-static di_term representative(di_machine *m, di_term x, bool *retag, uint32_t *bytes) {
+static struct di_alike representative(di_machine *m, di_term x) {
     static const uint32_t lengths[] = {DI_VOCAB_MAX_TOKEN_BYTES, 24, 16, DI_VOCAB_LONG};
     struct di_alike *known = &m->alike[x % DI_MACHINE_ALIKE];
-    if (known->of != x || x == DI_TERM_NONE) {
-        *known = (struct di_alike){.of = x, .to = x, .bytes = DI_VOCAB_MAX_TOKEN_BYTES};
-        int tries = di_term_regular(&m->terms, x) ? worthwhile_lengths(&m->terms, x) : 0;
-        for (int i = 0; i < tries && known->bytes == DI_VOCAB_MAX_TOKEN_BYTES; i++) {
-            bool tagged = false;
-            uint32_t longest = (uint32_t)m->vocab->max_bytes;
-            m->token_bytes = lengths[i] < longest ? lengths[i] : longest;
-            di_term to = clamp(m, x, 0, 12, &tagged);
-            if (m->terms.fault.code == DI_OK && to != known->to) {
-                *known = (struct di_alike){.of = x, .to = to, .bytes = lengths[i], .retag = tagged};
-            }
+    if (known->of == x && x != DI_TERM_NONE) {
+        return *known;
+    }
+    *known = (struct di_alike){.of = x, .to = x, .bytes = DI_VOCAB_MAX_TOKEN_BYTES};
+    uint32_t spaces;
+    di_term spaced = any_spaces(m, x, &spaces);
+    if (spaced != DI_TERM_NONE) {
+        known->to = spaced;
+        known->spaces = spaces;
+    }
+    di_term from = known->to;
+    int tries = di_term_regular(&m->terms, x) ? worthwhile_lengths(&m->terms, from) : 0;
+    for (int i = 0; i < tries && known->bytes == DI_VOCAB_MAX_TOKEN_BYTES; i++) {
+        bool tagged = false;
+        uint32_t longest = (uint32_t)m->vocab->max_bytes;
+        m->token_bytes = lengths[i] < longest ? lengths[i] : longest;
+        di_term to = clamp(m, from, 0, 12, &tagged);
+        if (m->terms.fault.code == DI_OK && to != known->to) {
+            known->to = to;
+            known->bytes = lengths[i];
+            known->retag = tagged;
         }
     }
-    *retag = known->retag;
-    *bytes = known->bytes < *bytes ? known->bytes : *bytes;
-    return known->to;
+    return *known;
 }
 
-/* Borrowed until the next call. */
-static const di_token_set *token_set(di_machine *m, di_term x, bool *retag, uint32_t *bytes) {
-    x = representative(m, x, retag, bytes);
+/* The set of a representative, borrowed until the next call. */
+static const di_token_set *token_set(di_machine *m, di_term x, bool spaced) {
     if (x == DI_TERM_JSON_STRING && m->vocab->strings) {
         return m->vocab->strings;
     }
@@ -230,8 +270,8 @@ static const di_token_set *token_set(di_machine *m, di_term x, bool *retag, uint
         return NULL;
     }
     di_token_set *set = &m->sets[m->num_sets];
-    if (!di_token_set_make(&m->terms, m->vocab, m->sets, m->num_sets, x, m->memory, m->scratch, set,
-                           &m->walked)) {
+    if (!di_token_set_make(&m->terms, m->vocab, m->sets, m->num_sets, x, spaced, m->memory,
+                           m->scratch, set, &m->walked)) {
         return NULL;
     }
     set->hash_next = m->set_buckets[bucket];
@@ -330,16 +370,39 @@ static bool goes_on(const di_vocab *v, const di_token_point *p, const di_byte_se
     return any != 0;
 }
 
+/* How much white space the bytes up to a point begin with. */
+static uint32_t spaces_before(const di_vocab *v, const di_token_point *p) {
+    const di_trie *trie = &v->tries[p->trie];
+    const di_trie_node *n = &trie->nodes[p->node];
+    const char *bytes = v->tokens[trie->order[n->before]].bytes; /* of one behind it */
+    return di_leading_spaces(bytes, n->depth + 1u);
+}
+
+/* Adds the tokens of white space alone that a term takes which may begin with so much. */
+static void allow_spaces(di_machine *m, di_term x, uint32_t most, uint32_t *words) {
+    const di_vocab *v = m->vocab;
+    const di_terms *t = &m->terms;
+    while (t->nodes[x].kind == DI_KIND_CAT) {
+        x = t->nodes[x].a;
+    }
+    uint64_t bytes = t->sets[t->nodes[t->nodes[x].a].a].words[0];
+    for (int32_t i = 0; i < v->num_spaces; i++) {
+        int32_t id = v->spaces[i].token;
+        bool fits = v->spaces[i].count <= most && !(v->spaces[i].bytes & ~bytes);
+        words[id / 32] |= (uint32_t)fits << id % 32;
+    }
+}
+
 /* Allows what a stack does behind the points at which a term has ended. */
-static void walk_points(di_machine *m, di_item item, const di_token_set *set, bool retag,
-                        uint32_t *words) {
+static void walk_points(di_machine *m, di_item item, const di_token_set *set,
+                        const struct di_alike *as, uint32_t *words) {
     di_terms *t = &m->terms;
     uint32_t tag = 0;
     bool known = false;
     di_config to = DI_CONFIG_DEAD;
     di_byte_set may = {0}, behind = {0};
     di_term next = m->frames[item.stack].next;
-    bool filter = retag && t->nodes[item.term].kind == DI_KIND_STRING && /* it ends as a key */
+    bool filter = as->retag && t->nodes[item.term].kind == DI_KIND_STRING && /* it ends as a key */
                   item.stack != DI_STACK_BOTTOM && t->nodes[next].kind == DI_KIND_RESUME &&
                   t->hooks.behind_key(t->hooks.context, next, &behind);
     tag_path path;
@@ -347,10 +410,11 @@ static void walk_points(di_machine *m, di_item item, const di_token_set *set, bo
     path.length = 0;
     for (uint32_t p = 0; p < set->num_points; p++) {
         const di_token_point *point = &set->points[p];
-        if (filter && !goes_on(m->vocab, point, &behind)) {
+        if ((filter && !goes_on(m->vocab, point, &behind)) ||
+            (as->spaces && spaces_before(m->vocab, point) > as->spaces)) {
             continue;
         }
-        uint32_t here = retag ? tag_at(m, &path, point) : point->tag;
+        uint32_t here = as->retag ? tag_at(m, &path, point) : point->tag;
         if (!known || here != tag) {
             known = true;
             tag = here;
@@ -365,8 +429,8 @@ static void walk_points(di_machine *m, di_item item, const di_token_set *set, bo
 
 /* first: nothing has been written to words yet. */
 static bool add_item(di_machine *m, di_item item, bool first, uint32_t *words, uint32_t *bytes) {
-    bool retag;
-    const di_token_set *set = token_set(m, item.term, &retag, bytes);
+    struct di_alike as = representative(m, item.term);
+    const di_token_set *set = token_set(m, as.to, as.spaces > 0);
     if (!set) {
         return false;
     }
@@ -375,7 +439,11 @@ static bool add_item(di_machine *m, di_item item, bool first, uint32_t *words, u
     } else {
         di_kept_mask_or(set->tokens, words);
     }
-    walk_points(m, item, set, retag, words);
+    if (as.spaces) {
+        allow_spaces(m, item.term, as.spaces, words);
+    }
+    *bytes = as.bytes < *bytes ? as.bytes : *bytes;
+    walk_points(m, item, set, &as, words);
     return m->terms.fault.code == DI_OK;
 }
 

@@ -212,13 +212,17 @@ static bool is_measured(const di_terms *t, di_term x, uint32_t *low, uint32_t *h
 }
 
 bool di_token_set_make(di_terms *t, const di_vocab *v, const di_token_set *sets, size_t num_sets,
-                       di_term x, di_walk_memory *memory, uint32_t *scratch, di_token_set *set,
-                       uint64_t *walked) {
+                       di_term x, bool spaced, di_walk_memory *memory, uint32_t *scratch,
+                       di_token_set *set, uint64_t *walked) {
     const uint32_t *plain = plain_tokens(t, v, x);
-    *set = (di_token_set){.term = x, .plain = plain};
+    *set = (di_token_set){.term = x, .plain = plain, .spaced = spaced};
     uint32_t low, high;
     if (!v->marks || !is_measured(t, x, &low, &high)) {
         di_token_walk(t, v, sets, num_sets, x, memory, scratch, set, walked);
+        for (int32_t i = 0; spaced && i < v->num_spaces; i++) {
+            int32_t id = v->spaces[i].token;
+            scratch[id / 32] &= ~(1u << id % 32);
+        }
         drop_settled_points(v, scratch, set);
     } else if (!di_string_set_of_length(v, low, high, scratch, set)) {
         di_terms_fail(t, DI_ERR_NO_MEMORY, "no memory for a mask");
@@ -246,7 +250,7 @@ di_token_set *di_token_set_of_strings(const di_vocab *v, di_error *err) {
     uint32_t *scratch = di_calloc((size_t)v->num_words, sizeof *scratch);
     di_walk_memory *memory = di_walk_memory_create();
     if (!set || !scratch || !memory ||
-        !di_token_set_make(&terms, v, NULL, 0, DI_TERM_JSON_STRING, memory, scratch, set,
+        !di_token_set_make(&terms, v, NULL, 0, DI_TERM_JSON_STRING, false, memory, scratch, set,
                            &walked)) {
         di_fail(err, DI_ERR_NO_MEMORY, "no memory for a mask");
         di_free(set);

@@ -675,7 +675,8 @@ static base choose_base(walk *w, const di_token_set *sets, size_t num_sets, di_t
         }
     }
     for (size_t i = num_sets; i-- > 0 && tried < MAX_BASES && most >= SMALL_BASE;) {
-        if (sets[i].plain == w->set->plain && di_kept_mask_wide(sets[i].tokens)) {
+        if (sets[i].plain == w->set->plain && sets[i].spaced == w->set->spaced &&
+            di_kept_mask_wide(sets[i].tokens)) {
             tried++;
             uint32_t count = nodes_below(w, x, sets[i].term, most);
             if (count < most) {

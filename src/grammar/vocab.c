@@ -410,6 +410,34 @@ static bool list_long_tokens(di_vocab *v, entry *entries, size_t count, di_error
     return true;
 }
 
+/* Of all entries, longest first. */
+static bool list_spaces(di_vocab *v, const entry *entries, size_t count, di_error *err) {
+    for (size_t i = 0; i < count; i++) {
+        uint32_t spaces = di_leading_spaces(entries[i].bytes, entries[i].size);
+        if (spaces < entries[i].size && spaces > v->mixed_spaces) {
+            v->mixed_spaces = spaces;
+        }
+    }
+    size_t capacity = 0;
+    for (size_t i = 0; i < count && entries[i].size > v->mixed_spaces; i++) {
+        const entry *e = &entries[i];
+        if (di_leading_spaces(e->bytes, e->size) < e->size) {
+            continue;
+        }
+        void *spaces = di_grow(v->spaces, (size_t)v->num_spaces, &capacity, sizeof *v->spaces);
+        if (!spaces) {
+            return di_fail(err, DI_ERR_NO_MEMORY, "no memory to list %zu tokens", count);
+        }
+        v->spaces = spaces;
+        struct di_vocab_space *one = &v->spaces[v->num_spaces++];
+        *one = (struct di_vocab_space){.token = e->id, .count = e->size};
+        for (uint32_t k = 0; k < e->size; k++) {
+            one->bytes |= 1ull << e->bytes[k];
+        }
+    }
+    return true;
+}
+
 static bool build_tries(di_vocab *v, di_error *err) {
     entry *entries = di_realloc_array(NULL, (size_t)v->num_bits, sizeof *entries);
     if (!entries) {
@@ -427,7 +455,8 @@ static bool build_tries(di_vocab *v, di_error *err) {
         qsort(entries, count, sizeof *entries, compare);
         ok = build_trie(v, &v->tries[t], entries, count, err) &&
              index_trie(v, &v->tries[t], count, err) &&
-             (t != DI_TRIE_ALL || list_long_tokens(v, entries, count, err));
+             (t != DI_TRIE_ALL ||
+              (list_long_tokens(v, entries, count, err) && list_spaces(v, entries, count, err)));
     }
     di_free(entries);
     return ok;
@@ -489,6 +518,7 @@ void di_vocab_destroy(di_vocab *v) {
         di_free(v->strings);
     }
     di_free(v->long_ids);
+    di_free(v->spaces);
     di_free(v->plain[0]);
     for (size_t i = 0; i < sizeof v->has / sizeof *v->has; i++) {
         di_free(v->has[i]);

@@ -110,6 +110,7 @@ typedef struct di_token_point {
 typedef struct di_token_set {
     uint32_t term;         /* a di_term */
     const uint32_t *plain; /* of the vocabulary: what the set was begun with, NULL = nothing */
+    bool spaced;           /* without the vocabulary's `spaces`, which are added for each use */
     di_kept_mask *tokens;
     di_token_point *points;
     uint32_t num_points;
@@ -131,7 +132,16 @@ typedef struct di_vocab {
     di_trie tries[DI_NUM_TRIES];
     int32_t *same; /* [num_bits]: the next token of the same bytes, -1 = none; NULL if no two are */
     uint32_t *plain[DI_VOCAB_PLAIN_CHARS + 1];
-    int max_bytes;     /* of the longest token in the trie */
+    int max_bytes; /* of the longest token in the trie */
+    /* Tokens of JSON's white space alone that have more of it than any other token begins with;
+     * most first. */
+    struct di_vocab_space {
+        int32_t token;
+        uint32_t count;
+        uint64_t bytes; /* as a set: all are below 64 */
+    } * spaces;
+    int32_t num_spaces;
+    uint32_t mixed_spaces; /* that a token begins with which has something else */
     int32_t *long_ids; /* [num_long]: of more than DI_VOCAB_LONG bytes in the trie, longest first */
     int32_t num_long;
     uint8_t class_of[256];                  /* di_character_class */
@@ -156,6 +166,17 @@ typedef struct di_vocab {
 di_vocab *di_vocab_create(const di_vocab_token *tokens, int32_t num_tokens, int32_t num_bits,
                           const int32_t *stop_ids, int num_stop, di_error *err);
 void di_vocab_destroy(di_vocab *v); /* NULL is allowed */
+
+/* JSON's white space, all below 64. */
+#define DI_VOCAB_SPACES (1ull << ' ' | 1ull << '\t' | 1ull << '\n' | 1ull << '\r')
+static inline uint32_t di_leading_spaces(const char *bytes, size_t size) {
+    uint32_t count = 0;
+    while (count < size && (uint8_t)bytes[count] < 64 &&
+           DI_VOCAB_SPACES >> (uint8_t)bytes[count] & 1) {
+        count++;
+    }
+    return count;
+}
 
 static inline unsigned di_bits64(uint64_t x) {
     x -= x >> 1 & 0x5555555555555555ull;
