@@ -204,7 +204,7 @@ typedef struct walk {
     const chain *steady; /* whose tokens are in the set; NULL: none */
     chain first_chain;
     di_walk_memory *memory;
-    uint64_t quotes; /* the classes of '"' and '\\' */
+    uint64_t escapes; /* the class of '\\' */
     uint64_t walked;
 } walk;
 
@@ -463,14 +463,16 @@ static void scan(walk *w, uint32_t node, uint64_t classes) {
  * depends. */
 static di_term behind_character(walk *w, di_term x, uint8_t byte) {
     int class = w->v->class_of[byte];
-    const chain *c = class == DI_CLASS_NONE ? NULL : chain_of(w, x);
+    const chain *c = class == DI_CLASS_NONE || w->set->plain ? NULL : chain_of(w, x);
     return c && c->classes >> class & 1 ? c->next : DI_TERM_NONE;
 }
 
 /* What can be said of a whole subtree at once: true if all has been. */
 static bool settle_subtree(walk *w, uint32_t node, di_term x) {
-    if (w->set->plain && w->trie->nodes[node].below & w->quotes) {
-        return false; /* nearly all that is not plain has one */
+    /* Nearly all that is not plain has a quote or an escape, and a string never ends the latter. */
+    bool string = w->t->nodes[x].kind == DI_KIND_STRING;
+    if (w->set->plain || (string && w->trie->nodes[node].below & w->escapes)) {
+        return false;
     }
     const chain *c = chain_of(w, x);
     bool open;
@@ -663,7 +665,8 @@ static base choose_base(walk *w, const di_token_set *sets, size_t num_sets, di_t
                         uint32_t share) {
     const di_vocab *v = w->v;
     base best = {0};
-    uint32_t most = nodes_below(w, x, DI_TERM_NONE, UINT32_MAX) / share;
+    uint32_t all = w->set->plain ? w->trie->num_nodes : nodes_below(w, x, DI_TERM_NONE, UINT32_MAX);
+    uint32_t most = all / share;
     int tried = 0;
     if (most < SMALL_BASE) {
         return best;
@@ -720,7 +723,7 @@ void di_token_walk(di_terms *t, const di_vocab *v, const di_token_set *sets, siz
               .words = words,
               .which = set->plain ? DI_TRIE_MARKED : DI_TRIE_ALL};
     w.trie = &v->tries[w.which];
-    w.quotes = 1ull << v->class_of['"'] | 1ull << v->class_of['\\'];
+    w.escapes = 1ull << v->class_of['\\'];
     begin(&w, sets, num_sets, x);
     walk_trie(&w, x);
     *walked += w.walked;
