@@ -59,6 +59,7 @@ di_vocab *test_vocab(void) {
  * space, among it characters that patterns treat apart. */
 static const char *const alphabets[][32] = {
     {"a", "e", "g", "z"},
+    {" ", "  ", "\n", "\t"},
     {"a", "e", "g", "z", "-", "A", "0", ".", "F", "G"},
     {"0", "1", "2", "9", ",", ".", "]", "-", "e"},
     {"的", "人", "一", "是", "个", "员", "名", "家", "口", "場", "が", "、"},
@@ -67,7 +68,7 @@ static const char *const alphabets[][32] = {
      "的",       "’",      "😀",      "ế",    "，",     "\u3000", "\xC2\xA0", "\xE3",
      "\xE2\x80", "\u1680", "\uFEFF", "\x85", "\u2028", "\xBA",   "_",        "/"},
 };
-enum { NUM_ALPHABETS = 5, NUM_DENSE = 6000, MAX_DENSE = 96 };
+enum { NUM_ALPHABETS = 6, NUM_DENSE = 6000, MAX_DENSE = 96 };
 
 /* Most go on where another one ends, so that many lie below one beginning. */
 di_vocab *test_dense_vocab(void) {
