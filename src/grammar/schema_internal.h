@@ -400,13 +400,7 @@ bool schema_exists_possible(di_schema *s, uint32_t table, uint32_t index);
 di_term schema_object_start(di_schema *s, uint32_t table);
 di_term schema_object_expand(di_schema *s, uint32_t state);
 di_term schema_object_resume(di_schema *s, uint32_t state, uint32_t tag);
-di_term schema_key_derive(void *schema, di_terms *t, di_term key, uint8_t byte);
-void schema_key_boundaries(void *schema, di_terms *t, di_term key, di_byte_set *starts);
-void schema_key_first(void *schema, di_terms *t, di_term key, di_byte_set *set);
-uint32_t schema_key_end(void *schema, di_terms *t, uint32_t a, uint32_t b, uint32_t c);
-bool schema_key_open(void *schema, di_term key);
-bool schema_key_text(void *schema, uint32_t a, uint32_t b, uint32_t c, di_term *text,
-                     uint32_t *tag);
+/* Hooks. */
 bool schema_behind_key(void *schema, di_term resume, di_byte_set *set);
 /* A kept object, which avoids what is in the set; whether there is one. */
 di_term schema_object_start_kept(di_schema *s, uint32_t table, record avoid);
@@ -414,6 +408,27 @@ bool schema_object_differs(di_schema *s, uint32_t table, record avoid);
 /* Behind a member's value, which has been written. */
 di_term schema_object_written(di_schema *s, uint32_t state, record name, record value);
 void schema_free_objects(di_schema *s);
+/* Whether names that are not declared may come next, or a declared one. */
+bool schema_extras_allowed(di_schema *s, uint32_t state);
+bool schema_name_allowed(di_schema *s, uint32_t state, uint32_t name);
+/* The state of an object that is not kept but lets the same names come; its own if there is none.
+ */
+uint32_t schema_plain_state(di_schema *s, uint32_t state);
+
+/* ---- schema_names.c ---- */
+/* A KEY term is (state, key, table). Where no declared name is possible any more the state does not
+ * matter and is left out, so that all states share the automaton. */
+di_term schema_key_term(di_schema *s, uint32_t state, const key_state *x);
+/* Whether a name below a node of the object's trie may come. */
+bool schema_names_allowed(di_schema *s, uint32_t state, uint32_t node);
+/* Hooks. */
+di_term schema_key_derive(void *schema, di_terms *t, di_term key, uint8_t byte);
+void schema_key_boundaries(void *schema, di_terms *t, di_term key, di_byte_set *starts);
+void schema_key_first(void *schema, di_terms *t, di_term key, di_byte_set *set);
+uint32_t schema_key_end(void *schema, di_terms *t, uint32_t a, uint32_t b, uint32_t c);
+bool schema_key_open(void *schema, di_term key);
+bool schema_key_text(void *schema, uint32_t a, uint32_t b, uint32_t c, di_term *text,
+                     uint32_t *tag);
 
 /* ---- schema_array.c ---- */
 bool schema_array(di_schema *s, const shape *x, uint32_t *table);
