@@ -9,7 +9,7 @@ build=${BUILD:-build/release}
 export DI_CUDA_LIBRARY=$PWD/$build/tests/simcard/libsimcard.so TEST_BACKEND=cuda DI_CUDA_GUARD=1
 export CMOCKA_MESSAGE_OUTPUT=TAP TESTDATA=${TESTDATA:-build/testdata} REQUESTS=${REQUESTS:-900}
 failed=0
-for program in model/test_queue model/test_drafts engine/test_drafts engine/test_forced \
+for program in model/test_queue model/test_drafts engine/test_forced \
     engine/test_structured_events engine/test_requests engine/test_random_events; do
     echo "# $program"
     "$build/tests/$program" || failed=1
