@@ -303,18 +303,22 @@ static void walk_node(di_machine *m, di_config c, const di_trie *trie, uint32_t 
     if (to != DI_CONFIG_DEAD) {
         di_trie_allow(m->vocab, &trie->nodes[node], words);
         if (e->end > node + 1) {
-            di_byte_set may = first_bytes(m, to);
-            walk_below(m, to, &may, trie, node, words);
+            walk_below(m, to, NULL, trie, node, words);
         }
     }
 }
 
-/* Walks the tokens below a node along configurations, from one in which only the bytes `may` can
- * come. No deeper than a token is long. */
+/* Walks the tokens below a node along configurations. may: the bytes that may come in the first, or
+ * NULL; they are asked for where there are many children. No deeper than a token is long. */
 static void walk_below(di_machine *m, di_config c, const di_byte_set *may, const di_trie *trie,
                        uint32_t node, uint32_t *words) {
     const di_trie_step *steps = trie->steps;
     uint16_t fan = steps[node].fan;
+    di_byte_set first;
+    if (fan && !may) {
+        first = first_bytes(m, c);
+        may = &first;
+    }
     for (int k = 0; fan && k < 4; k++) {
         uint64_t left = trie->fans[fan].bytes[k] & may->words[k];
         for (; left; left &= left - 1) {
@@ -324,7 +328,7 @@ static void walk_below(di_machine *m, di_config c, const di_byte_set *may, const
     }
     uint32_t end = fan ? 0 : steps[node].end;
     for (uint32_t i = node + 1; i < end; i = steps[i].end) {
-        if (di_byte_set_has(may, steps[i].byte)) {
+        if (!may || di_byte_set_has(may, steps[i].byte)) {
             walk_node(m, c, trie, i, words);
         }
     }
@@ -370,14 +374,6 @@ static bool goes_on(const di_vocab *v, const di_token_point *p, const di_byte_se
     return any != 0;
 }
 
-/* How much white space the bytes up to a point begin with. */
-static uint32_t spaces_before(const di_vocab *v, const di_token_point *p) {
-    const di_trie *trie = &v->tries[p->trie];
-    const di_trie_node *n = &trie->nodes[p->node];
-    const char *bytes = v->tokens[trie->order[n->before]].bytes; /* of one behind it */
-    return di_leading_spaces(bytes, n->depth + 1u);
-}
-
 /* Adds the tokens of white space alone that a term takes which may begin with so much. */
 static void allow_spaces(di_machine *m, di_term x, uint32_t most, uint32_t *words) {
     const di_vocab *v = m->vocab;
@@ -411,7 +407,7 @@ static void walk_points(di_machine *m, di_item item, const di_token_set *set,
     for (uint32_t p = 0; p < set->num_points; p++) {
         const di_token_point *point = &set->points[p];
         if ((filter && !goes_on(m->vocab, point, &behind)) ||
-            (as->spaces && spaces_before(m->vocab, point) > as->spaces)) {
+            (as->spaces && point->spaces > as->spaces)) {
             continue;
         }
         uint32_t here = as->retag ? tag_at(m, &path, point) : point->tag;
@@ -419,10 +415,13 @@ static void walk_points(di_machine *m, di_item item, const di_token_set *set,
             known = true;
             tag = here;
             to = di_machine_return(m, item.stack, tag);
-            may = first_bytes(m, to);
+            if (!as->retag) { /* else each point has its own configuration */
+                may = first_bytes(m, to);
+            }
         }
         if (to != DI_CONFIG_DEAD) {
-            walk_below(m, to, &may, &m->vocab->tries[point->trie], point->node, words);
+            walk_below(m, to, as->retag ? NULL : &may, &m->vocab->tries[point->trie], point->node,
+                       words);
         }
     }
 }

@@ -199,6 +199,21 @@ static void drop_settled_points(const di_vocab *v, const uint32_t *words, di_tok
     set->num_points = kept;
 }
 
+/* In a spaced set: the vocabulary's `spaces`, and what its points need to tell whether they count.
+ */
+static void leave_out_spaces(const di_vocab *v, uint32_t *words, di_token_set *set) {
+    for (int32_t i = 0; set->spaced && i < v->num_spaces; i++) {
+        int32_t id = v->spaces[i].token;
+        words[id / 32] &= ~(1u << id % 32);
+    }
+    for (uint32_t p = 0; set->spaced && p < set->num_points; p++) {
+        const di_trie *trie = &v->tries[set->points[p].trie];
+        const di_trie_node *n = &trie->nodes[set->points[p].node];
+        const char *bytes = v->tokens[trie->order[n->before]].bytes; /* of one behind it */
+        set->points[p].spaces = (uint8_t)di_leading_spaces(bytes, n->depth + 1u);
+    }
+}
+
 /* Whether it is any string of so many characters. */
 static bool is_measured(const di_terms *t, di_term x, uint32_t *low, uint32_t *high) {
     const di_term_node *n = &t->nodes[x], *text = &t->nodes[n->a];
@@ -219,10 +234,7 @@ bool di_token_set_make(di_terms *t, const di_vocab *v, const di_token_set *sets,
     uint32_t low, high;
     if (!v->marks || !is_measured(t, x, &low, &high)) {
         di_token_walk(t, v, sets, num_sets, x, memory, scratch, set, walked);
-        for (int32_t i = 0; spaced && i < v->num_spaces; i++) {
-            int32_t id = v->spaces[i].token;
-            scratch[id / 32] &= ~(1u << id % 32);
-        }
+        leave_out_spaces(v, scratch, set);
         drop_settled_points(v, scratch, set);
     } else if (!di_string_set_of_length(v, low, high, scratch, set)) {
         di_terms_fail(t, DI_ERR_NO_MEMORY, "no memory for a mask");

@@ -102,7 +102,8 @@ enum {
 typedef struct di_token_point {
     uint32_t node;
     uint8_t trie;
-    bool settled; /* it has been found that some token behind it is still open */
+    bool settled;   /* it has been found that some token behind it is still open */
+    uint8_t spaces; /* of a spaced set: the white space that the bytes up to it begin with */
     uint32_t tag;
 } di_token_point;
 
