@@ -89,11 +89,14 @@ di_vocab *test_dense_vocab(void) {
         while (size < 32 && from[size]) {
             size++;
         }
-        for (uint32_t k = 0; k < length && strlen(texts[i]) < MAX_DENSE - 8; k++) {
+        size_t used = strlen(texts[i]);
+        for (uint32_t k = 0; k < length && used < MAX_DENSE - 8; k++) {
             random = random * 6364136223846793005ull + 1442695040888963407ull;
-            strcat(texts[i], from[(uint32_t)(random >> 33) % size]);
+            const char *piece = from[(uint32_t)(random >> 33) % size];
+            memcpy(texts[i] + used, piece, strlen(piece) + 1);
+            used += strlen(piece);
         }
-        tokens[NUM_FIRST + i] = (di_vocab_token){texts[i], strlen(texts[i])};
+        tokens[NUM_FIRST + i] = (di_vocab_token){texts[i], used};
     }
     di_vocab *v = make_vocab(tokens, NUM_FIRST + NUM_DENSE);
     di_free(tokens);
