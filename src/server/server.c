@@ -157,9 +157,12 @@ static bool start(di_server *s, di_error *err) {
     }
     s->peers = di_peers_create(s, o->max_connections, err);
     s->readers = s->peers ? di_readers_create(o->reader_threads, err) : NULL;
+    di_thread_prompt(true); /* the pump's thread and the daemon's, which this one starts */
     s->pump_started =
         s->readers && di_thread_start(&s->pump, di_server_pump, s, "the pump's thread", err);
-    return s->pump_started && start_http(s, err);
+    bool ok = s->pump_started && start_http(s, err);
+    di_thread_prompt(false);
+    return ok;
 }
 
 static bool check_options(const di_server_options *o, di_error *err) {
