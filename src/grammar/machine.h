@@ -22,8 +22,9 @@ enum { DI_CONFIG_DEAD = 0, DI_STACK_BOTTOM = 0 };
 
 /* Frames of one stack; what would go deeper is not allowed. */
 #define DI_MACHINE_MAX_DEPTH 1024
-/* Pairs that one step may look at: a grammar that needs more is refused as too ambiguous. */
-#define DI_MACHINE_MAX_WORK 8192
+/* Pairs that one step may look at: a text that needs more is refused as too ambiguous. So many take
+ * some milliseconds, and a mask may take ten. */
+#define DI_MACHINE_MAX_WORK 2500
 /* Items of a configuration: stacks that live side by side. */
 #define DI_MACHINE_MAX_ITEMS 1024
 /* A call that comes through configurations of more items than CROWD may look at so many pairs. */
