@@ -1,7 +1,8 @@
 /* What the files of the JSON Schema front end share: schema.c (compiling, values), schema_refs.c
  * (identifiers and references), schema_shapes.h's files (keywords to shapes), schema_combine.c
- * (all, any, one, not), schema_object.c, schema_members.c and schema_array.c (their states),
- * schema_unique.c and schema_record.c (values that are kept, for uniqueItems). */
+ * (all, any, one, not), schema_object.c, schema_members.c, schema_names.c (names while they are
+ * written) and schema_array.c (their states), schema_unique.c and schema_record.c (values that are
+ * kept, for uniqueItems). */
 #ifndef DI_GRAMMAR_SCHEMA_INTERNAL_H
 #define DI_GRAMMAR_SCHEMA_INTERNAL_H
 
