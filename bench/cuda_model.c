@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "ops/cuda/cuda.h"
 #include "support/wide.h"
 #include "weights/inventory.h"
 
@@ -107,6 +108,27 @@ static void decode(di_seq *seqs, int n, int64_t context) {
     fflush(stdout);
 }
 
+/* What batch invariance costs: the prefill with and without it, in turns, the best of each. Steps
+ * of decoding are the same in both modes. */
+static void compare_orders(int64_t context) {
+    double best[2] = {1e9, 1e9};
+    for (int run = 0; run < 2 * RUNS; run++) {
+        bool any = run % 2;
+        di_seq seq = {0};
+        di_error err;
+        di_cuda_free_order(w.be, any);
+        wide_check(di_seq_open(w.cache, &seq, (di_hash){0}, &err), &err);
+        double took = wide_prefill(&w, &seq, context);
+        best[any] = took < best[any] ? took : best[any];
+        di_seq_close(w.cache, &seq);
+    }
+    di_cuda_free_order(w.be, false);
+    printf("the same, best of %d: batch-invariant %.1f tokens/s, with sums in any order %.1f: "
+           "batch invariance costs %.2f %%\n",
+           RUNS, (double)context / best[0], (double)context / best[1],
+           100 * (best[0] / best[1] - 1));
+}
+
 /* ---- the run ----------------------------------------------------------------------------------*/
 
 static void run_context(int64_t context) {
@@ -119,6 +141,9 @@ static void run_context(int64_t context) {
     double took = wide_prefill(&w, &seqs[0], context);
     printf("prefill of %lld tokens, chunks of %d   %9.1f tokens/s (%.2f s)\n", (long long)context,
            CHUNK, (double)context / took, took);
+    if (context <= CHUNK) {
+        compare_orders(context);
+    }
     wide_check(di_seq_reserve(w.cache, &seqs[0], context + WIDE_MORE, &err), &err);
     for (size_t b = 0; b < sizeof batches / sizeof *batches; b++) {
         int batch = only_batch ? only_batch : batches[b];

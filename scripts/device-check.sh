@@ -130,8 +130,8 @@ run_checks() {
         "$here/bin/test_random_events"
     if [ -n "$sanitize" ]; then
         for tool in memcheck racecheck; do
-            for program in test_cpu test_cpu_state; do
-                CHECK_TIMEOUT=600 check "$tool of $program" env TEST_BACKEND=cuda \
+            for program in test_cpu test_cpu_state test_draws; do
+                CHECK_TIMEOUT=600 check "$tool of $program" env TEST_BACKEND=cuda TEST_FEW_CUTS=1 \
                     compute-sanitizer --tool $tool --error-exitcode 9 "$here/bin/$program"
             done
         done

@@ -109,6 +109,10 @@ typedef struct di_engine_options {
      * free when the engine is opened. And that share; 0 = 0.92. kv_memory 0 is what is left. */
     int64_t gpu_memory;
     double gpu_memory_share;
+    /* On a card: sums in the order that suits the number of rows best, so that the last bits of a
+     * prompt's state depend on how it was cut and what ran beside it. A processor knows one order
+     * only. */
+    bool no_batch_invariance;
 } di_engine_options;
 
 DI_API void di_engine_options_init(di_engine_options *options, size_t struct_bytes);
@@ -123,7 +127,8 @@ typedef struct di_engine_info {
     int vocab_size;
     int64_t max_model_len;
     int32_t bos_token_id, eos_token_id;
-    bool has_tokenizer; /* false: the folder had no tokenizer.json; ids in, ids out */
+    bool has_tokenizer;   /* false: the folder had no tokenizer.json; ids in, ids out */
+    bool batch_invariant; /* a row's bits depend on its own sequence alone */
 } di_engine_info;
 
 DI_API void di_engine_get_info(const di_engine *engine, di_engine_info *info);

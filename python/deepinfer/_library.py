@@ -111,6 +111,7 @@ class EngineOptions(Structure):
         ("confidence_temperatures", c_char_p),
         ("gpu_memory", c_int64),
         ("gpu_memory_share", c_double),
+        ("no_batch_invariance", c_bool),
     ]
 
 
@@ -122,6 +123,7 @@ class EngineInfo(Structure):
         ("bos_token_id", c_int32),
         ("eos_token_id", c_int32),
         ("has_tokenizer", c_bool),
+        ("batch_invariant", c_bool),
     ]
 
 

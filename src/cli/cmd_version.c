@@ -45,6 +45,6 @@ int di_command_version(const di_options *o) {
     char cards[512];
     di_cuda_describe(cards, sizeof cards);
     printf("CUDA        %s\n", cards);
-    printf("batch invariance  always: an answer never depends on what else runs\n");
+    printf("batch invariance  always on a processor; on a card unless --no-batch-invariant\n");
     return DI_EXIT_WELL;
 }

@@ -67,6 +67,11 @@ static void tell_what_is_idle(const di_options *o) {
     }
 }
 
+/* A flag that is on unless --no-NAME. */
+static bool denied(const di_options *o, di_option_id id) {
+    return o->values[id].given && !o->values[id].flag;
+}
+
 static void set_engine_options(const di_options *o, int max_queue, di_engine_options *options) {
     const di_option_value *v = o->values;
     options->model = v[DI_OPT_MODEL].text;
@@ -82,8 +87,9 @@ static void set_engine_options(const di_options *o, int max_queue, di_engine_opt
     options->gpu_memory_share = v[DI_OPT_GPU_MEMORY].real;
     options->gpu_memory = gpu_memory(o);
     options->host_memory = di_options_integer(o, DI_OPT_HOST_MEMORY, 0);
-    options->no_prefix_cache = v[DI_OPT_PREFIX_CACHE].given && !v[DI_OPT_PREFIX_CACHE].flag;
+    options->no_prefix_cache = denied(o, DI_OPT_PREFIX_CACHE);
     options->synchronous = v[DI_OPT_SYNC].flag;
+    options->no_batch_invariance = denied(o, DI_OPT_BATCH_INVARIANT);
     options->replay_mode = replay_mode(o);
     if (options->replay_mode != DI_REPLAY_OFF) {
         options->replay_keep_tokens = di_cli_replay_keep(o);
@@ -155,6 +161,7 @@ bool di_cli_open_parts(const di_options *o, int chunk, bool replay_by_mask, di_p
         .max_logits = chunk,
         .gpu_memory = gpu_memory(o),
         .gpu_memory_share = o->values[DI_OPT_GPU_MEMORY].real,
+        .free_order = denied(o, DI_OPT_BATCH_INVARIANT),
         .no_prefix_cache = true,
         .replay_by_mask = replay_by_mask,
         .progress = on_progress,

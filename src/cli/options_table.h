@@ -57,8 +57,10 @@ OPTION(PREFIX_CACHE, "prefix-cache", 0, FLAG, 0, 0, "yes", "", true, IN_STEPS,
 OPTION(SYNC, "sync", 0, FLAG, 0, 0, "no", "", true, IN_STEPS,
        "Plan a step only when the one before has been read, for finding faults. The results do not "
        "depend on it.")
-OPTION(BATCH_INVARIANT, "batch-invariant", 0, FLAG, 0, 0, "yes", "", true, IN_STEPS,
-       "Answers do not depend on what else runs. That is always so, whatever stands here.")
+OPTION(
+    BATCH_INVARIANT, "batch-invariant", 0, FLAG, 0, 0, "yes", "", true, IN_STEPS,
+    "Answers do not depend on what else runs, to the last bit. That is always so on a processor; "
+    "on a card, without it, prompts are read a little faster.")
 OPTION(REPLAY_MODE, "replay-mode", 0, CHOICE, 0, 0, "off", "off|mask|compact", true, IN_STEPS,
        "Bounded replay: of long prompts the second half of the model reads the end only. 'compact' "
        "saves up to half of the work, 'mask' computes the same by brute force; answers differ "

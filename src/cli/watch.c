@@ -159,5 +159,7 @@ void di_watch_end(di_watch *w) {
         }
         fputc('\n', stderr);
     }
-    fprintf(stderr, "batch invariance: always (%s)\n", w->backend);
+    di_engine_info info = {.struct_bytes = sizeof info};
+    di_engine_get_info(w->engine, &info);
+    fprintf(stderr, "batch invariance: %s (%s)\n", info.batch_invariant ? "on" : "off", w->backend);
 }

@@ -43,6 +43,7 @@ static const di_member members[] = {
     MEMBER(di_engine_options, confidence_temperatures),
     MEMBER(di_engine_options, gpu_memory),
     MEMBER(di_engine_options, gpu_memory_share),
+    MEMBER(di_engine_options, no_batch_invariance),
 
     WHOLE(di_engine_info),
     MEMBER(di_engine_info, struct_bytes),
@@ -51,6 +52,7 @@ static const di_member members[] = {
     MEMBER(di_engine_info, bos_token_id),
     MEMBER(di_engine_info, eos_token_id),
     MEMBER(di_engine_info, has_tokenizer),
+    MEMBER(di_engine_info, batch_invariant),
 
     WHOLE(di_prompt),
     MEMBER(di_prompt, struct_bytes),

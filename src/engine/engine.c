@@ -148,6 +148,7 @@ static bool open_parts(di_engine *e, const di_engine_options *o, di_error *err) 
         .gpu_memory = o->gpu_memory,
         .gpu_memory_share = o->gpu_memory_share,
         .queue_steps = true,
+        .free_order = o->no_batch_invariance,
         .no_prefix_cache = o->no_prefix_cache,
         .replay_by_mask = o->replay_mode == DI_REPLAY_MASK,
         .time_ops = o->time_ops,
@@ -320,6 +321,7 @@ void di_engine_get_info(const di_engine *e, di_engine_info *info) {
         .bos_token_id = c->bos_token_id,
         .eos_token_id = c->eos_token_id,
         .has_tokenizer = e->parts.tokenizer != NULL,
+        .batch_invariant = e->parts.batch_invariant,
     };
     size_t bytes = info->struct_bytes;
     memcpy(info, &ours, bytes < sizeof ours ? bytes : sizeof ours);

@@ -28,6 +28,7 @@ typedef struct di_parts_options {
     int64_t gpu_memory;
     double gpu_memory_share;
     bool queue_steps; /* make ready for di_model_queue, if the backend can */
+    bool free_order;  /* on a card: sums in the order that is fastest (ops/cuda/cuda.h) */
     bool no_prefix_cache, replay_by_mask;
     di_drafts_wanted drafts;
     bool time_ops; /* the backend keeps times (ops/timed.h); printed by di_parts_print_times */
@@ -45,6 +46,7 @@ typedef struct di_parts {
     int64_t max_model_len;
     int64_t num_blocks;
     bool drafts; /* the draft model's context is kept */
+    bool batch_invariant;
     bool time_ops;
     bool queues_steps; /* with queue_steps, if it came to that */
 } di_parts;

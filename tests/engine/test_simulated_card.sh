@@ -14,4 +14,17 @@ for program in model/test_queue model/test_drafts engine/test_forced \
     echo "# $program"
     "$build/tests/$program" || failed=1
 done
+
+# What is told of a card's modes.
+stats() {
+    echo '{"prompt_token_ids": [5, 6], "max_tokens": 2}' |
+        "$build/deepinfer" generate -m models/demo --backend cuda --stats "$@" 2>&1
+}
+if stats | grep '^batch invariance: on (cuda)' >&2 &&
+    stats --no-batch-invariant | grep '^batch invariance: off (cuda)' >&2; then
+    echo 'ok - batch invariance is told'
+else
+    echo 'not ok - batch invariance is told'
+    failed=1
+fi
 exit $failed

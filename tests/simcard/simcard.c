@@ -671,6 +671,11 @@ static void describe(char *text, size_t size) {
     snprintf(text, size, "cuda:0 simulated");
 }
 
+static void free_order(di_backend *be, bool allowed) { /* the CPU's ops know one order */
+    (void)be;
+    (void)allowed;
+}
+
 static void forget(di_backend *be) {
     (void)be;
 }
@@ -692,6 +697,7 @@ __attribute__((visibility("default"))) const di_cuda_part di_cuda_part_table = {
     .revision = di_git_revision,
     .create = create,
     .describe = describe,
+    .free_order = free_order,
     .forget = forget,
     .bytes = bytes,
     .read_all = read_all,

@@ -90,6 +90,8 @@ class LLM:
         host_memory: memory for the state of answers that had to give way.
         enable_prefix_caching: use what was computed for the beginning of an earlier prompt again.
         async_scheduling: plan a step while the one before runs.
+        batch_invariant: False: a card may form sums in the order that is fastest, so that the last
+            bits of a prompt's state depend on what runs beside it.
         replay_mode: bounded replay of long prompts: "off", "mask" or "compact".
         replay_keep_tokens: tokens at the end of a prompt that the whole model reads then.
         num_drafts: tokens proposed by the draft model and verified at once; 0 is off, None what the
@@ -122,6 +124,7 @@ class LLM:
         host_memory: int | str = 0,
         enable_prefix_caching: bool = True,
         async_scheduling: bool = True,
+        batch_invariant: bool = True,
         replay_mode: str = "off",
         replay_keep_tokens: int = 140,
         num_drafts: int | None = None,
@@ -155,6 +158,7 @@ class LLM:
         options.spec_mode = _SPEC_MODES[spec_mode]
         options.no_prefix_cache = not enable_prefix_caching
         options.synchronous = not async_scheduling
+        options.no_batch_invariance = not batch_invariant
         options.replay_mode = _REPLAY_MODES[replay_mode]
         options.replay_keep_tokens = replay_keep_tokens if replay_mode != "off" else 0
         options.max_model_len = 0 if max_model_len is None else max_model_len
@@ -216,7 +220,7 @@ class LLM:
     # ---- looking in -----------------------------------------------------------------------------
 
     def info(self) -> dict[str, Any]:
-        """vocab_size, max_model_len, bos_token_id, eos_token_id, has_tokenizer."""
+        """vocab_size, max_model_len, bos_token_id, eos_token_id, has_tokenizer, batch_invariant."""
         return self._read(_library.EngineInfo, self._lib.di_engine_get_info)
 
     def stats(self) -> dict[str, Any]:

@@ -120,6 +120,14 @@ void di_cuda_describe(char *text, size_t size) {
     }
 }
 
+void di_cuda_free_order(di_backend *be, bool allowed) {
+    di_error err;
+    const di_cuda_part *part = find_part(&err);
+    if (part) {
+        part->free_order(be, allowed);
+    }
+}
+
 void di_cuda_forget(di_backend *be) {
     di_error err;
     const di_cuda_part *part = find_part(&err);

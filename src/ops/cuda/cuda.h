@@ -26,6 +26,10 @@ bool di_cuda_parse(const char *text, int *device);
 /* One line on what this build has and this machine offers. */
 void di_cuda_describe(char *text, size_t size);
 
+/* Whether sums may be formed in the order that suits the number of rows best, so that a row's last
+ * bits depend on its company. At first they may not. be: of di_cuda_create. */
+void di_cuda_free_order(di_backend *be, bool allowed);
+
 /* The rest is for measuring and tests; be is a backend of di_cuda_create. */
 
 /* Forgets all uploaded weights, after which their host memory may change or go. */

@@ -283,6 +283,10 @@ static void describe(char *text, size_t size) {
     }
 }
 
+static void free_order(di_backend *be, bool allowed) {
+    di_card_of(be)->free_order = allowed;
+}
+
 static void forget(di_backend *be) {
     di_card *c = di_card_of(be);
     cudaSetDevice(c->device);
@@ -310,6 +314,7 @@ __attribute__((visibility("default"))) const di_cuda_part di_cuda_part_table = {
     .revision = di_git_revision,
     .create = create,
     .describe = describe,
+    .free_order = free_order,
     .forget = forget,
     .bytes = bytes_taken,
     .read_all = read_all,

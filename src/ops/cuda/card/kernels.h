@@ -77,8 +77,8 @@ typedef struct dk_product {
     dk_matrix w;
     const dk_bf16 *x; /* NULL: prepared holds them, [groups][n rows], zeros behind k */
     int n, groups;
-    bool quantise;
-    dk_bf16 *prepared; /* dk_prepared_values(n * groups, k), if dk_prepares() */
+    bool quantise, free_order; /* free_order: k need not be cut as it is for few rows */
+    dk_bf16 *prepared;         /* dk_prepared_values(n * groups, k), if dk_prepares() */
     dk_result y;
 } dk_product;
 

@@ -497,7 +497,7 @@ void dk_multiply(cudaStream_t s, const dk_product *p) {
     if (c.own) {
         launch<block_shape<8, 1, 4, true>, false>(s, &c);
     } else if (worth_large_tiles(c)) {
-        if (c.slices > 1) {
+        if (c.slices > 1 && (!p->free_order || c.n <= 128)) {
             launch<block_shape<128, 2, 1>, true>(s, &c);
         } else {
             launch<block_shape<256, 2, 1>, false>(s, &c);

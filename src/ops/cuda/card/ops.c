@@ -156,7 +156,7 @@ enum { ROWS_AT_ONCE = 8192 }; /* activation rows that wait prepared */
 /* Rows of x are [groups, k]; the product of each group with its share of w's rows. */
 static void multiply(di_card *c, const di_bf16 *x, int n, int groups, const di_tensor *w,
                      bool quantise, dk_result y) {
-    dk_product p = {.groups = groups, .quantise = quantise, .y = y};
+    dk_product p = {.groups = groups, .quantise = quantise, .free_order = c->free_order, .y = y};
     if (!di_card_matrix(c, w, &p.w)) {
         return;
     }

@@ -11,6 +11,7 @@ typedef struct di_cuda_part {
     const char *(*version)(void), *(*revision)(void); /* base/version.h */
     di_backend *(*create)(int device, di_error *err);
     void (*describe)(char *text, size_t size);
+    void (*free_order)(di_backend *be, bool allowed);
     void (*forget)(di_backend *be);
     size_t (*bytes)(const di_backend *be);
     void (*read_all)(di_backend *be, const void *buffer, size_t bytes);
