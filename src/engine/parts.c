@@ -27,27 +27,28 @@ bool di_parts_backend_known(const char *name) {
            strcmp(name, "auto") == 0 || di_cuda_parse(name, &device);
 }
 
-static di_backend *open_card(int device, const di_parts_options *o, di_error *err) {
+static di_backend *open_card(di_parts *e, int device, const di_parts_options *o, di_error *err) {
     di_backend *card = di_cuda_create(device, err);
     if (card) {
         di_cuda_free_order(card, o->free_order);
+        e->batch_invariant = !o->free_order;
     }
     return card;
 }
 
 /* "auto" takes the first card, and without one the CPU, telling why. */
-static di_backend *make_backend(const di_parts_options *o, di_error *err) {
+static di_backend *make_backend(di_parts *e, const di_parts_options *o, di_error *err) {
     const char *name = o->backend ? o->backend : "cpu";
     int device = 0;
     if (strcmp(name, "ref") == 0) {
         return di_ref_create(err);
     }
     if (di_cuda_parse(name, &device)) {
-        return open_card(device, o, err);
+        return open_card(e, device, o, err);
     }
     if (strcmp(name, "auto") == 0) {
         di_error why;
-        di_backend *card = open_card(0, o, &why);
+        di_backend *card = open_card(e, 0, o, &why);
         if (card) {
             return card;
         }
@@ -57,9 +58,8 @@ static di_backend *make_backend(const di_parts_options *o, di_error *err) {
 }
 
 static bool open_backend(di_parts *e, const di_parts_options *o, di_error *err) {
-    e->backend = make_backend(o, err);
-    e->batch_invariant =
-        !(o->free_order && e->backend && strcmp(e->backend->ops->name, "cuda") == 0);
+    e->batch_invariant = true;
+    e->backend = make_backend(e, o, err);
     if (e->backend && o->time_ops) {
         di_backend *timed = di_timed_create(e->backend, err);
         if (!timed) {
