@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/buffer.h"
+#include "base/log.h"
 #include "cli/cli.h"
 #include "cli/commands.h"
 #include "server/keys.h"
@@ -36,13 +37,17 @@ static void set_models(json_t *record, const char *names) {
     json_object_set_new(record, "models", models);
 }
 
+/* "2026-11-30T09:00:00Z": later times are greater texts. */
+static void write_time(time_t when, char out[32]) {
+    struct tm utc;
+    gmtime_r(&when, &utc);
+    strftime(out, 32, "%Y-%m-%dT%H:%M:%SZ", &utc);
+}
+
 /* The record as a line; NULL: a text that is no UTF-8, or no memory. free() it. */
 static char *record_line(const di_options *o, const char *id, const char *hash) {
     char created[32];
-    time_t now = time(NULL);
-    struct tm utc;
-    gmtime_r(&now, &utc);
-    strftime(created, sizeof created, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    write_time(time(NULL), created);
     json_t *record = json_object();
     json_object_set_new(record, "id", json_string(id));
     json_object_set_new(record, "hash", json_string(hash));
@@ -76,6 +81,13 @@ static bool add_record(const di_options *o, const char *path, const char *id, co
     }
     bool ok = di_keys_append(path, line, err);
     free(line);
+    if (ok && o->values[DI_OPT_EXPIRES].given) { /* a day or a time, checked by now */
+        char now[32];
+        write_time(time(NULL), now);
+        if (strcmp(o->values[DI_OPT_EXPIRES].text, now) <= 0) {
+            di_log(DI_LOG_WARN, "key '%s' has expired already: it is %s", id, now);
+        }
+    }
     return ok;
 }
 
@@ -127,10 +139,7 @@ static void show_key(const di_key *key, di_quota *quota) {
     }
     if (key->expires) {
         char date[32];
-        time_t when = (time_t)key->expires;
-        struct tm utc;
-        gmtime_r(&when, &utc);
-        strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &utc);
+        write_time((time_t)key->expires, date);
         printf("  expires %s", date);
     }
     if (quota) {

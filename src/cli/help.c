@@ -144,7 +144,11 @@ static void print_bash_words(FILE *out, const di_command *command) {
     for (int id = 0; id < DI_NUM_OPTIONS; id++) {
         const di_option *o = &di_option_table[id];
         if (o->commands & command->bit) {
+            const char *other = di_option_other_name(o);
             fprintf(out, "--%s ", o->name);
+            if (other) {
+                fprintf(out, "--%s ", other);
+            }
             if (o->type == DI_OPTION_FLAG) {
                 fprintf(out, "--no-%s ", o->name);
             }
@@ -185,7 +189,9 @@ void di_help_bash(FILE *out) {
     for (int id = 0; id < DI_NUM_OPTIONS; id++) {
         const di_option *o = &di_option_table[id];
         if (o->type == DI_OPTION_CHOICE) {
-            fprintf(out, "        --%s)\n            COMPREPLY=($(compgen -W '", o->name);
+            const char *other = di_option_other_name(o);
+            fprintf(out, "        --%s%s%s)\n            COMPREPLY=($(compgen -W '", o->name,
+                    other ? "|--" : "", other ? other : "");
             for (const char *c = o->metavar; *c; c++) { /* "a|b[:N]" -> "a b" */
                 c += *c == '[' ? strcspn(c, "|") : 0;
                 if (!*c) {

@@ -40,6 +40,15 @@ static const struct {
 
 static const char env_prefix[] = "DEEPINFER_";
 
+const char *di_option_other_name(const di_option *option) {
+    for (size_t i = 0; i < sizeof other_names / sizeof *other_names; i++) {
+        if (option == &di_option_table[other_names[i].id]) {
+            return other_names[i].name;
+        }
+    }
+    return NULL;
+}
+
 void di_option_env_name(const di_option *option, char out[64]) {
     for (size_t i = 0; i < sizeof env_names / sizeof *env_names; i++) {
         if (option == &di_option_table[env_names[i].id]) {

@@ -101,6 +101,9 @@ void di_options_warn_unknown(char *const *environment, void (*warn)(const char *
 /* Reads the words behind the command's name. Fails with DI_ERR_ARGUMENT. */
 bool di_options_parse(di_options *o, unsigned command, int argc, char *const *argv, di_error *err);
 
+/* A second spelling of an option's name, or NULL. */
+const char *di_option_other_name(const di_option *option);
+
 /* "DEEPINFER_TOP_P" of an option, NUL-terminated. */
 void di_option_env_name(const di_option *option, char out[64]);
 

@@ -61,7 +61,8 @@ def test_check_tells_whose_a_key_is(folder):
 def test_list_shows_limits_and_no_secrets(folder):
     path = folder / "keys.jsonl"
     new(path, "alice", "--requests-per-minute", "60", "--admin")
-    new(path, "bob", "--expires", "2020-01-01")
+    late = succeeds(deepinfer("key", "new", "bob", "--expires", "2020-01-01", "--api-key-file", path))
+    assert "key 'bob' has expired already" in late.err, late
     out = succeeds(deepinfer("key", "list", "--api-key-file", path)).out
     lines = out.splitlines()
     assert len(lines) == 2 and "requests/min 60" in lines[0] and "admin" in lines[0], out

@@ -203,6 +203,8 @@ def test_completion_completes_commands_and_options(_):
 
     assert completed("deepinfer", "gen") == ["generate"]
     assert "--temperature" in completed("deepinfer", "run", "--te")
+    assert completed("deepinfer", "generate", "--devi") == ["--device"]
+    assert "auto" in completed("deepinfer", "generate", "--device", "")
     assert "--temperature" not in completed("deepinfer", "tokenize", "--")
 
 
