@@ -650,6 +650,88 @@ static void bench_streams(void) {
     di_free(norm);
 }
 
+/* ---- draws -----------------------------------------------------------------------------------*/
+
+typedef struct draws {
+    di_draw_call call;
+    di_draw *rows;
+} draws;
+
+static void draw(void *user, int i) {
+    const draws *d = user;
+    (void)i;
+    be->ops->queue->draw(be, &d->call);
+}
+
+/* Logits of deviation 3 or so, as a model that is fairly sure has them. */
+static float *device_logits(size_t n) {
+    static float piece[PIECE / sizeof(float)];
+    for (size_t i = 0; i < PIECE / sizeof *piece; i++) {
+        uint64_t r = next_random();
+        uint64_t sum = (r & 0xffff) + (r >> 16 & 0xffff) + (r >> 32 & 0xffff) + (r >> 48);
+        piece[i] = ((float)sum - 131070.0f) * (5.2f / 65536);
+    }
+    float *p = device(n * sizeof *p);
+    fill(p, n * sizeof *p, piece);
+    return p;
+}
+
+/* Times are of draws one behind the other, recorded, as a round of drafts has them. */
+static void bench_draws(void) {
+    enum { MOST = 256, VOCAB = 129280, CYCLE = 20 };
+    static const int vocabs[] = {VOCAB, 4160}, rows[] = {1, 8, 64, MOST};
+    static const struct {
+        const char *name;
+        di_draw draw;
+    } kinds[] = {
+        {"greedy", {.greedy = true}},
+        {"T 1", {.octaves = 1.442695f}},
+        {"T 1, top-k 50", {.octaves = 1.442695f, .top_k = 50}},
+        {"T 1, top-p 0.95", {.octaves = 1.442695f, .p_mantissa = 0x1e666666666666, .p_shift = 53}},
+    };
+    const di_queue_ops *queue = be->ops->queue;
+    if (!wanted("draw")) {
+        return;
+    }
+    draws d = {.rows = queue->args_create(be, MOST * sizeof *d.rows)};
+    int32_t *tokens = queue->args_create(be, MOST * sizeof *tokens);
+    di_drawn *drawn = queue->args_create(be, MOST * sizeof *drawn);
+    float *logits = device_logits((size_t)MOST * VOCAB);
+    if (!d.rows || !tokens || !drawn) {
+        give_up("no memory for draws");
+    }
+    for (int k = 0; k < 2 * 4 * 4; k++) {
+        int kind = k / 4 % 4, n = rows[k % 4], vocab = vocabs[k / 16];
+        char name[96];
+        for (int i = 0; i < n; i++) {
+            d.rows[i] = kinds[kind].draw;
+            d.rows[i].logits = i;
+            d.rows[i].seed = next_random();
+            d.rows[i].forced = d.rows[i].mask = d.rows[i].fed = -1;
+            d.rows[i].floor = 1;
+            d.rows[i].race = true;
+        }
+        queue->args_send(be, d.rows, (size_t)n * sizeof *d.rows);
+        d.call = (di_draw_call){
+            .logits = logits,
+            .vocab_size = vocab,
+            .n = n,
+            .rows = d.rows,
+            .pairs = (di_draw_pair *)d.rows, /* unused, but argument memory */
+            .masks = (uint32_t *)d.rows,
+            .tokens = tokens,
+            .drawn = drawn,
+            .top = (di_draw_pair *)drawn,
+        };
+        snprintf(name, sizeof name, "draw %d: %s, %d rows", vocab, kinds[kind].name, n);
+        tell(name, per_recorded_call(draw, &d, CYCLE), 4.0 * vocab * n, 0);
+    }
+    queue->args_destroy(be, d.rows);
+    queue->args_destroy(be, tokens);
+    queue->args_destroy(be, drawn);
+    be->ops->free(be, logits);
+}
+
 int main(int argc, char **argv) {
     di_error err;
     char found[512];
@@ -670,6 +752,7 @@ int main(int argc, char **argv) {
     bench_attention();
     bench_index();
     bench_streams();
+    bench_draws();
     be->ops->destroy(be);
     return 0;
 }

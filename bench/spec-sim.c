@@ -143,6 +143,26 @@ static machine card_machine(void) {
     return m;
 }
 
+/* The demo model there at temperature 1, at 85827f3: a draw took some 70 us then, and a round of
+ * drafts has five. From what steps of bench/drafts took (bench/results/2026-11-30-h200-drafts.txt),
+ * draws and rounds told apart by the same at temperature 0. */
+static machine demo_machine(void) {
+    static const struct {
+        int rows;
+        double ms;
+    } steps[] = {{1, 0.89},  {6, 1.00},  {8, 1.06},  {16, 1.18},  {34, 1.44},
+                 {48, 1.58}, {64, 1.74}, {128, 2.4}, {256, 3.70}, {384, 5.0}},
+      drafts[] = {{1, 0.71}, {8, 0.79}, {64, 1.5}};
+    machine m = {.name = "an H200, the demo model at T 1"};
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        di_curve_add(&m.step, steps[i].rows, 1e-3 * steps[i].ms);
+    }
+    for (size_t i = 0; i < sizeof drafts / sizeof *drafts; i++) {
+        di_curve_add(&m.draft, drafts[i].rows, 1e-3 * drafts[i].ms);
+    }
+    return m;
+}
+
 static bool measured_machine(machine *m) {
     di_error err;
     di_parts parts;
@@ -348,11 +368,11 @@ static void file(di_pricer *p, di_job *job, user *u) {
 static const di_job fresh = {.max_len = 1000000};
 
 /* As the scheduler asks: a row for each job. True: somebody's context is kept. */
-static bool ask_context(di_pricer *p, di_job *jobs, int n) {
+static bool ask_context(di_pricer *p, di_job **jobs, int n) {
     bool any = false;
     for (int i = 0; i < n; i++) {
-        di_seq *seq = &jobs[i].seq;
-        bool wanted = di_pricer_wants_context(p, &jobs[i]);
+        di_seq *seq = &jobs[i]->seq;
+        bool wanted = di_pricer_wants_context(p, jobs[i]);
         seq->len++;
         seq->draft_from = wanted ? seq->draft_from : seq->len;
         any = any || wanted;
@@ -360,77 +380,174 @@ static bool ask_context(di_pricer *p, di_job *jobs, int n) {
     return any;
 }
 
-static double run_priced(const machine *m, double acceptance, int n) {
-    static sim s;
-    static di_job jobs[MOST];
-    static di_job *list[MOST];
-    static int limits[MOST], lengths[MOST];
-    static float survival[MOST * DRAFTS];
-    di_slots slots = {survival, limits, n, DRAFTS};
+/* An engine's pricer, and what it knows of its answers. */
+typedef struct engine {
+    di_pricer pricer;
     di_price_scratch scratch;
-    di_pricer p;
+    di_job jobs[MOST];
+} engine;
+
+static bool open_priced(engine *e, const machine *m, int n) {
     di_pricer_options o = {.num_drafts = DRAFTS, .max_num_seqs = n, .priced = true};
     for (int j = 0; j < DRAFTS; j++) {
         o.temperatures[j] = 1;
     }
-    if (!di_pricer_create(&p, &o, NULL) || !di_price_scratch_create(&scratch, n * DRAFTS, NULL)) {
+    if (!di_pricer_create(&e->pricer, &o, NULL) ||
+        !di_price_scratch_create(&e->scratch, n * DRAFTS, NULL)) {
+        return false;
+    }
+    di_cost_init(&e->pricer.cost, &m->step, &m->draft, m->stepped);
+    return true;
+}
+
+static void close_priced(engine *e) {
+    di_pricer_destroy(&e->pricer);
+    di_price_scratch_destroy(&e->scratch);
+}
+
+/* How many drafts of each of the step's answers are verified: job->verify. */
+static void choose_lengths(engine *e, di_job **list, int n) {
+    static int limits[MOST], lengths[MOST];
+    static float survival[MOST * DRAFTS];
+    di_slots slots = {survival, limits, n, DRAFTS};
+    int all = 0;
+    for (int i = 0; i < n; i++) {
+        list[i]->verify = 0;
+        memcpy(survival + i * DRAFTS, list[i]->survival, DRAFTS * sizeof *survival);
+        all += limits[i] = list[i]->num_drafts;
+    }
+    if (all > 0) {
+        int budget = di_pricer_budget(&e->pricer, list, limits, n, n, all);
+        di_price_share(&slots, budget, &e->scratch, lengths);
+        for (int i = 0; i < n; i++) {
+            list[i]->verify = lengths[i];
+        }
+    }
+}
+
+/* A step of the n answers that are there: s->users[who[i]] and its job. */
+static void priced_step(engine *e, sim *s, const int *who, int n) {
+    static di_job *list[MOST];
+    di_pricer *p = &e->pricer;
+    int rows = n, drafted = 0, given = 0;
+    for (int i = 0; i < n; i++) {
+        list[i] = &e->jobs[who[i]];
+    }
+    choose_lengths(e, list, n);
+    bool context = ask_context(p, list, n);
+    di_pricer_proposals(p, list, n);
+    for (int i = 0; i < n; i++) {
+        di_job *job = list[i];
+        user *u = &s->users[who[i]];
+        int accepted, mine = job->verify;
+        bool propose = job->propose;
+        rows += mine;
+        bool ended = verify(s, u, mine, &accepted);
+        given += 1 + accepted;
+        if (job->num_drafts) {
+            di_pricer_resolve(p, job, mine, accepted);
+        }
+        job->num_drafts = 0;
+        if (ended) {
+            *job = fresh;
+        }
+        if (propose) { /* one that ended has made them for nothing */
+            drafted++;
+            file(p, job, u);
+        }
+    }
+    double step = step_time(s->m, rows) * (context ? 1 + context_share : 1);
+    double draft = draft_time(s->m, drafted);
+    double noise = 1 + time_noise * normal();
+    s->seconds += step + draft;
+    di_pricer_note(p, n, given, (step + draft) * noise, rows > n || drafted > 0);
+    di_cost_learn_forward(&p->cost, rows, 0, step * noise);
+    di_cost_learn_sampling(&p->cost, rows, 0);
+    if (drafted > 0) {
+        di_cost_learn_draft(&p->cost, drafted, draft * noise);
+    }
+}
+
+static double run_priced(const machine *m, double acceptance, int n) {
+    static sim s;
+    static engine e;
+    static int who[MOST];
+    if (!open_priced(&e, m, n)) {
         return 0;
     }
-    di_cost_init(&p.cost, &m->step, &m->draft, m->stepped);
     open_sim(&s, m, acceptance, n);
     for (int i = 0; i < n; i++) {
-        jobs[i] = fresh;
+        e.jobs[i] = fresh;
+        who[i] = i;
     }
     for (int t = 0, steps = steps_of(n); t < steps; t++) {
         count_from_here(&s, t, steps);
-        int rows = n, drafted = 0, all = 0, given = 0;
-        for (int i = 0; i < n; i++) {
-            list[i] = &jobs[i];
-            jobs[i].verify = 0;
-            memcpy(survival + i * DRAFTS, jobs[i].survival, DRAFTS * sizeof *survival);
-            all += limits[i] = jobs[i].num_drafts;
-        }
-        if (all > 0) {
-            int budget = di_pricer_budget(&p, list, limits, n, n, all);
-            di_price_share(&slots, budget, &scratch, lengths);
-            for (int i = 0; i < n; i++) {
-                jobs[i].verify = lengths[i];
-            }
-        }
-        bool context = ask_context(&p, jobs, n);
-        di_pricer_proposals(&p, list, n);
-        for (int i = 0; i < n; i++) {
-            int accepted, mine = jobs[i].verify;
-            bool propose = jobs[i].propose;
-            rows += mine;
-            bool ended = verify(&s, &s.users[i], mine, &accepted);
-            given += 1 + accepted;
-            if (jobs[i].num_drafts) {
-                di_pricer_resolve(&p, &jobs[i], mine, accepted);
-            }
-            jobs[i].num_drafts = 0;
-            if (ended) {
-                jobs[i] = fresh;
-            }
-            if (propose) { /* one that ended has made them for nothing */
-                drafted++;
-                file(&p, &jobs[i], &s.users[i]);
-            }
-        }
-        double step = step_time(m, rows) * (context ? 1 + context_share : 1);
-        double draft = draft_time(m, drafted);
-        double noise = 1 + time_noise * normal();
-        s.seconds += step + draft;
-        di_pricer_note(&p, n, given, (step + draft) * noise, rows > n || drafted > 0);
-        di_cost_learn_forward(&p.cost, rows, 0, step * noise);
-        di_cost_learn_sampling(&p.cost, rows, 0);
-        if (drafted > 0) {
-            di_cost_learn_draft(&p.cost, drafted, draft * noise);
-        }
+        priced_step(&e, &s, who, n);
     }
-    di_pricer_destroy(&p);
-    di_price_scratch_destroy(&scratch);
+    close_priced(&e);
     return s.tokens / s.seconds;
+}
+
+/* ---- bursts -----------------------------------------------------------------------------------*/
+
+/* As bench/drafts.c asks: n answers of so many tokens begin at once, and when the last has ended
+ * the next n do. Drafts let answers end at different times, and the last ones run in small steps,
+ * which is a loss that no rate of tokens a step tells. */
+enum { BURST_TOKENS = 192, BURSTS = 5, ENGINES = 40 };
+
+/* Seconds of one burst. */
+static double run_burst(engine *e, sim *s, int n) {
+    int who[MOST];
+    double before = s->seconds;
+    for (int i = 0; i < n; i++) {
+        e->jobs[i] = fresh;
+        s->users[i].left = BURST_TOKENS;
+        s->users[i].drafted = false;
+        who[i] = i;
+    }
+    for (int there = n; there > 0;) {
+        uint64_t numbers[MOST];
+        int stay = 0;
+        for (int i = 0; i < there; i++) {
+            numbers[i] = s->users[who[i]].number;
+        }
+        priced_step(e, s, who, there);
+        for (int i = 0; i < there; i++) {
+            if (s->users[who[i]].number == numbers[i]) {
+                who[stay++] = who[i];
+            }
+        }
+        there = stay;
+    }
+    return s->seconds - before;
+}
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Speed over that without drafts, of engines that have had one burst before: the median, and one in
+ * ten is below the other figure. */
+static void bursts(const machine *m, double acceptance, int n, double *median, double *tenth) {
+    static sim s;
+    static engine e;
+    double ratios[ENGINES * (BURSTS - 1)], none = BURST_TOKENS * step_time(m, n);
+    int count = 0;
+    for (int k = 0; k < ENGINES && open_priced(&e, m, n); k++) {
+        open_sim(&s, m, acceptance, n);
+        state = (uint64_t)k + 1;
+        for (int b = 0; b < BURSTS; b++) {
+            double seconds = run_burst(&e, &s, n);
+            if (b > 0) {
+                ratios[count++] = none / seconds;
+            }
+        }
+        close_priced(&e);
+    }
+    qsort(ratios, (size_t)count, sizeof *ratios, by_value);
+    *median = ratios[count / 2];
+    *tenth = ratios[count / 10];
 }
 
 /* ---- the tables -------------------------------------------------------------------------------*/
@@ -465,6 +582,25 @@ static void run_point(const machine *m, double acceptance, int n, worst *w) {
 /* 1, 4, 16, 64, 256, 512 */
 static int next_load(int n) {
     return n == 256 ? MOST : n < 256 ? n * 4 : MOST + 1;
+}
+
+static void run_bursts(const machine *m) {
+    printf("\nbursts of %d tokens on %s (priced over none: median / one in ten is below)\n%10s",
+           BURST_TOKENS, m->name, "answers");
+    for (int n = 1; n <= 64; n *= 8) {
+        printf("  %12d", n);
+    }
+    putchar('\n');
+    for (double a = 0.3; a < 0.75; a += 0.1) {
+        printf("%10.2f", a);
+        for (int n = 1; n <= 64; n *= 8) {
+            double median, tenth;
+            bursts(m, a, n, &median, &tenth);
+            printf("  %6.3f/%.3f", median, tenth);
+        }
+        putchar('\n');
+        fflush(stdout);
+    }
 }
 
 static void run_machine(const machine *m, int most, worst *all) {
@@ -502,7 +638,8 @@ int main(int argc, char **argv) {
     for (int i = 0; i < KNOWN; i++) {
         run_machine(&machines[i], MOST, &all);
     }
-    machine m;
+    machine m = demo_machine();
+    run_bursts(&m);
     if (measured_machine(&m)) {
         run_machine(&m, MOST, &all);
     }

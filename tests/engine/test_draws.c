@@ -329,7 +329,8 @@ static void draw_and_compare(dice *d, int vocab, int n) {
 
 static void test_random_rows(void **state) {
     (void)state;
-    static const int vocabs[] = {1, 2, 5, 33, 127, 1000, 3001, 16384, 129280, 131071};
+    static const int vocabs[] = {1,    2,    5,    33,    127,    1000,  3001,
+                                 4160, 8192, 8193, 16384, 129280, 131071};
     const char *rounds = getenv("ROUNDS");
     if (!device.be) {
         skip();

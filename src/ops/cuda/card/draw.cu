@@ -3,280 +3,23 @@
  * order of sums is free; docs/sampling.md states the rules, src/sample/ is what this must equal
  * (tests/engine/test_draws.c compares).
  *
- * A row is drawn by a cluster of 8 blocks, each with an eighth of the transformed row in its shared
- * memory; what one block finds out, the others read there. Bound by instructions: a pass over
- * 129,280 weights takes some 5 us. */
-#include <cooperative_groups.h>
+ * A row is drawn by a block, or by a cluster of blocks if it is long. Each has its part of the
+ * transformed row in its shared memory; what one block finds out, it pushes into the others'. Rows
+ * without filters and log-probabilities, most of them, are read once for the best token and run
+ * through once more for the race; a draw of few rows is bound by fetching instructions, so that
+ * their way through the kernel is short. */
+#include "ops/cuda/card/draw_row.cuh"
 
-#include "ops/cuda/card/queue.h"
+enum { ONE_BLOCK = 8192 }; /* tokens that one block draws from */
 
-namespace cg = cooperative_groups;
+/* ---- weights ---------------------------------------------------------------------------------*/
 
-enum {
-    BLOCKS = 8,
-    THREADS = 512,
-    WARPS = THREADS / 32,
-    BINS = 2048,
-    SLICE = BINS / BLOCKS, /* bins that one block adds up for all */
-    ALL = 0xffffffff,
-};
-
-/* ---- arithmetic (sample/arithmetic.h) --------------------------------------------------------*/
-
-static __device__ __forceinline__ float exp2_fraction(float f) {
-    float g = 0x1.c946d2p-14f;
-    g = __fadd_rn(__fmul_rn(g, f), -0x1.4e2aeap-10f);
-    g = __fadd_rn(__fmul_rn(g, f), 0x1.39e3fcp-7f);
-    g = __fadd_rn(__fmul_rn(g, f), -0x1.c6948ep-5f);
-    g = __fadd_rn(__fmul_rn(g, f), 0x1.ebfacp-3f);
-    g = __fadd_rn(__fmul_rn(g, f), -0x1.62e42cp-1f);
-    return __fadd_rn(__fmul_rn(g, f), 1.0f);
-}
-
-static __device__ __forceinline__ float octaves_to_46(float y) {
-    uint32_t bits = __float_as_uint(y), limit = 0x42380000; /* 46.0f */
-    return __uint_as_float(bits < limit ? bits : limit);
-}
-
-/* floor(2^46 * 2^-y), 0 from y = 46 on. */
-static __device__ __forceinline__ uint64_t weight_of(float y) {
-    float near = octaves_to_46(y);
-    int32_t n = (int32_t)near;
-    uint32_t bits = __float_as_uint(exp2_fraction(__fsub_rn(near, (float)n)));
-    uint64_t mantissa = (bits & 0x7fffff) | 0x800000;
-    uint32_t left = (bits >> 23) - (127 + 23 - 46);
-    return n >= 46 ? 0 : mantissa << left >> (uint32_t)n;
-}
-
-/* Larger for larger floats; -0 and +0 are one value. */
-static __device__ __forceinline__ uint32_t key_of(float x) {
-    uint32_t b = __float_as_uint(__fadd_rn(x, 0.0f));
-    return b & 0x80000000u ? ~b : b | 0x80000000u;
-}
-
-static __device__ __forceinline__ float value_of(uint32_t key) {
-    return __uint_as_float(key & 0x80000000u ? key & 0x7fffffff : ~key);
-}
-
-struct words4 {
-    uint32_t w[4];
-};
-
-/* Philox4x32-10. */
-static __device__ words4 random_words(uint64_t seed, uint64_t position, uint32_t kind,
-                                      uint32_t index) {
-    uint32_t x0 = (uint32_t)position, x1 = (uint32_t)(position >> 32), x2 = kind, x3 = index;
-    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-#pragma unroll
-    for (int round = 0; round < 10; round++) {
-        uint32_t a_high = __umulhi(0xD2511F53u, x0), a_low = 0xD2511F53u * x0;
-        uint32_t b_high = __umulhi(0xCD9E8D57u, x2), b_low = 0xCD9E8D57u * x2;
-        x0 = b_high ^ x1 ^ k0;
-        x1 = b_low;
-        x2 = a_high ^ x3 ^ k1;
-        x3 = a_low;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-    return {{x0, x1, x2, x3}};
-}
-
-enum { KIND_TARGET = 0, KIND_COUPLED = 4 };
-
-/* -ln((2 word + 1) / 2^33) in units of 2^-56. */
-static __device__ uint64_t noise_of(uint32_t word) {
-    uint64_t t = (uint64_t)word * 2 + 1;
-    int k = __clzll((long long)t) - 31;
-    int64_t z = (int64_t)(t << k);
-    if (z < 6074001000ll) {
-        z = z * 2;
-        k = k + 1;
-    }
-    float f = __fmul_rn((float)(z - (1ll << 33)), 0x1p-33f);
-    float q = 0x1.66456ep-4f;
-    q = __fadd_rn(__fmul_rn(q, f), -0x1.2562c2p-3f);
-    q = __fadd_rn(__fmul_rn(q, f), 0x1.3198b6p-3f);
-    q = __fadd_rn(__fmul_rn(q, f), -0x1.535278p-3f);
-    q = __fadd_rn(__fmul_rn(q, f), 0x1.98d016p-3f);
-    q = __fadd_rn(__fmul_rn(q, f), -0x1.0004c4p-2f);
-    q = __fadd_rn(__fmul_rn(q, f), 0x1.5556fcp-2f);
-    q = __fadd_rn(__fmul_rn(q, f), -0x1.fffffap-2f);
-    q = __fadd_rn(__fmul_rn(q, f), 1.0f);
-    float fq = __fmul_rn(f, q), kl = __fmul_rn((float)k, 0x1.62e43p-1f);
-    return (uint64_t)(int64_t)__fmul_rn(__fsub_rn(kl, fq), 0x1p56f);
-}
-
-struct racer {
-    uint64_t noise, weight;
-    int32_t id;
-};
-
-static __device__ bool beats(const racer &a, const racer &b) {
-    uint64_t left_high = __umul64hi(a.noise, b.weight), left_low = a.noise * b.weight;
-    uint64_t right_high = __umul64hi(b.noise, a.weight), right_low = b.noise * a.weight;
-    if (left_high != right_high) {
-        return left_high < right_high;
-    }
-    return left_low < right_low || (left_low == right_low && a.id < b.id);
-}
-
-static __device__ float race_bound(const racer &r) {
-    double ratio =
-        __ddiv_rn((double)r.noise * 0x1p-56, (double)r.weight * 0x1p-46);
-    return (float)(ratio * 0x1p31 * (1 + 0x1p-16));
-}
-
-/* ---- what blocks tell each other -------------------------------------------------------------*/
-
+/* Where filters end, and the least weight that is kept. */
 struct cut {
     float value;
     int32_t last_id;
     uint64_t floor;
 };
-
-/* Written by its block, read by all after a cluster-wide barrier. Every phase has fields of its
- * own, or a barrier between reading and writing again. */
-struct mailbox {
-    uint64_t best, raw_best; /* key, then inverted id: the largest is the best */
-    uint32_t bad;
-    uint64_t sum;
-    uint64_t kept;
-    uint32_t slice_count; /* of the slice of bins that this block adds up */
-    uint64_t slice_sum;
-    uint32_t digit; /* found by the block that has the slice */
-    uint64_t passed_count, passed_sum, ties;
-    racer first;
-    int32_t id; /* located; -1: elsewhere */
-    int32_t listed;
-    int32_t fed_known;
-};
-
-struct shared_parts {
-    mailbox mail;
-    uint64_t warp[WARPS];
-    racer warp_racer[WARPS];
-    uint32_t counts[BINS], low[BINS], middle[BINS], high[BINS]; /* weights in pieces of 16 bits */
-    uint32_t slice_counts[SLICE];
-    uint64_t slice_sums[SLICE];
-};
-
-struct context {
-    cg::cluster_group cluster;
-    unsigned rank;
-    shared_parts *s;
-    float *row;      /* ids begin .. end */
-    int part;        /* ids of a block */
-    int begin, end;
-    int warp, lane;
-};
-
-static __device__ const mailbox *mail_of(context &x, int rank) {
-    return &x.cluster.map_shared_rank(x.s, rank)->mail;
-}
-
-template <typename T, typename F> static __device__ T block_reduce(context &x, T v, F join) {
-    for (int step = 16; step > 0; step /= 2) {
-        v = join(v, __shfl_xor_sync(ALL, v, step));
-    }
-    __syncthreads();
-    if (x.lane == 0) {
-        x.s->warp[x.warp] = v;
-    }
-    __syncthreads();
-    T all = x.s->warp[0];
-    for (int w = 1; w < WARPS; w++) {
-        all = join(all, (T)x.s->warp[w]);
-    }
-    return all;
-}
-
-static __device__ uint64_t block_sum(context &x, uint64_t v) {
-    return block_reduce(x, v, [](uint64_t a, uint64_t b) { return a + b; });
-}
-
-static __device__ uint64_t block_max(context &x, uint64_t v) {
-    return block_reduce(x, v, [](uint64_t a, uint64_t b) { return a > b ? a : b; });
-}
-
-/* ---- the row (sample/transform.c) ------------------------------------------------------------*/
-
-static __device__ float within_float(float x) {
-    const float most = 0x1.fffffep127f;
-    return x > most ? most : x < -most ? -most : x;
-}
-
-static __device__ float penalised(const di_draw &d, float x, uint32_t in_output) {
-    if (x == -INFINITY) {
-        return x;
-    }
-    x = within_float(x > 0 ? __fdiv_rn(x, d.repetition) : __fmul_rn(x, d.repetition));
-    if (in_output > 0) {
-        x = __fsub_rn(x, __fmul_rn(d.frequency, (float)in_output));
-        x = within_float(__fsub_rn(x, d.presence));
-    }
-    return x;
-}
-
-static __device__ uint64_t rank_of(float x, int id) {
-    return (uint64_t)key_of(x) << 32 | (uint32_t)~id;
-}
-
-/* Reads the row, looks for what must not be in it, and leaves it transformed in shared memory. */
-static __device__ void open_row(context &x, const di_draw_call &c, const di_draw &d,
-                                const float *logits) {
-    const uint32_t *mask = d.mask >= 0 ? c.masks + (size_t)d.mask * c.mask_words : NULL;
-    uint64_t raw_best = 0;
-    bool bad = false;
-    for (int i = x.begin + threadIdx.x; i < x.end; i += THREADS) {
-        float v = logits[i];
-        uint32_t bits = __float_as_uint(v);
-        bad = bad || (bits & 0x7fffffff) > 0x7f800000 || bits == 0x7f800000;
-        uint64_t place = rank_of(v, i);
-        raw_best = place > raw_best ? place : raw_best;
-        x.row[i - x.begin] = !mask || mask[i / 32] >> (i % 32) & 1 ? v : -INFINITY;
-    }
-    if (threadIdx.x == 0) {
-        x.s->mail.fed_known = 0;
-        x.s->mail.listed = 0;
-    }
-    bad = __syncthreads_or(bad);
-    for (int i = threadIdx.x; i < d.num_bias; i += THREADS) {
-        di_draw_pair p = c.pairs[d.first_bias + i];
-        if (p.id >= x.begin && p.id < x.end && x.row[p.id - x.begin] > -INFINITY) {
-            float *v = &x.row[p.id - x.begin];
-            *v = within_float(__fadd_rn(*v, __uint_as_float(p.value)));
-        }
-    }
-    __syncthreads();
-    int fed = d.penalise && d.fed >= 0 ? c.before[d.fed] : -1;
-    for (int i = threadIdx.x; d.penalise && i < d.num_counts; i += THREADS) {
-        di_draw_pair p = c.pairs[d.first_count + i];
-        if (p.id >= x.begin && p.id < x.end) {
-            uint32_t count = (p.value & ~DI_DRAW_IN_PROMPT) + (p.id == fed);
-            x.row[p.id - x.begin] = penalised(d, x.row[p.id - x.begin], count);
-            if (p.id == fed) {
-                x.s->mail.fed_known = 1;
-            }
-        }
-    }
-    __syncthreads();
-    if (threadIdx.x == 0 && fed >= x.begin && fed < x.end && !x.s->mail.fed_known) {
-        x.row[fed - x.begin] = penalised(d, x.row[fed - x.begin], 1);
-    }
-    __syncthreads();
-    uint64_t best = 0;
-    for (int i = x.begin + threadIdx.x; i < x.end; i += THREADS) {
-        uint64_t place = rank_of(x.row[i - x.begin], i);
-        best = place > best ? place : best;
-    }
-    best = block_max(x, best);
-    raw_best = block_max(x, raw_best);
-    if (threadIdx.x == 0) {
-        x.s->mail.best = best;
-        x.s->mail.raw_best = raw_best;
-        x.s->mail.bad = bad;
-    }
-}
 
 /* A row at a temperature. */
 struct shaped {
@@ -305,17 +48,19 @@ static __device__ uint64_t cluster_sum(context &x, uint64_t v) {
     if (threadIdx.x == 0) {
         x.s->mail.sum = v;
     }
-    x.cluster.sync();
+    meet(x);
     uint64_t sum = 0;
-    for (int b = 0; b < BLOCKS; b++) {
+#pragma unroll 1
+    for (int b = 0; b < x.blocks; b++) {
         sum += mail_of(x, b)->sum;
     }
-    x.cluster.sync();
+    meet(x);
     return sum;
 }
 
 static __device__ uint64_t sum_of_weights(context &x, const shaped &r) {
     uint64_t sum = 0;
+#pragma unroll 1
     for (int i = threadIdx.x; i < x.end - x.begin; i += THREADS) {
         sum += weight_at(r, x.row[i]);
     }
@@ -345,10 +90,12 @@ static __device__ uint64_t ties_kept(const end_search &e, uint64_t ties, uint64_
 /* Histograms of counts and weights of this block's keys that begin with `prefix`. */
 static __device__ void fill_bins(context &x, const shaped &r, uint32_t prefix, uint32_t mask,
                                  int shift) {
+#pragma unroll 1
     for (int b = threadIdx.x; b < BINS; b += THREADS) {
         x.s->counts[b] = x.s->low[b] = x.s->middle[b] = x.s->high[b] = 0;
     }
     __syncthreads();
+#pragma unroll 1
     for (int i = threadIdx.x; i < x.end - x.begin; i += THREADS) {
         float v = x.row[i];
         uint32_t key = key_of(v);
@@ -365,40 +112,79 @@ static __device__ void fill_bins(context &x, const shaped &r, uint32_t prefix, u
     }
 }
 
-/* This block's slice of the bins, added up over all blocks. */
-static __device__ void add_slice(context &x) {
-    uint64_t count = 0, sum = 0;
-    if (threadIdx.x < SLICE) {
-        int b = x.rank * SLICE + threadIdx.x;
-        for (int other = 0; other < BLOCKS; other++) {
-            const shared_parts *s = x.cluster.map_shared_rank(x.s, other);
-            count += s->counts[b];
-            sum += s->low[b] + ((uint64_t)s->middle[b] << 16) + ((uint64_t)s->high[b] << 32);
-        }
-        x.s->slice_counts[threadIdx.x] = (uint32_t)count;
-        x.s->slice_sums[threadIdx.x] = sum;
-    }
-    count = block_sum(x, count);
-    sum = block_sum(x, sum);
-    if (threadIdx.x == 0) {
-        x.s->mail.slice_count = (uint32_t)count;
-        x.s->mail.slice_sum = sum;
+/* Bins that a block adds up for all, the upper ones the last block's; and of those the thread's
+ * own, the upper ones the first thread's. */
+struct slice {
+    int first, count;
+    uint64_t tokens, sum;
+};
+
+static __device__ void add_bin(context &x, int b, uint64_t *tokens, uint64_t *sum) {
+    *tokens = *sum = 0;
+#pragma unroll 1
+    for (int other = 0; other < x.blocks; other++) {
+        const shared_parts *s = x.cluster.map_shared_rank(x.s, other);
+        *tokens += s->counts[b];
+        *sum += s->low[b] + ((uint64_t)s->middle[b] << 16) + ((uint64_t)s->high[b] << 32);
     }
 }
 
-/* The bin of the block's slice in which the prefix ends; by one thread, for it is rare and short. */
-static __device__ void walk_slice(context &x, end_search e) {
-    int b = SLICE - 1;
-    while (!ends_in(e, x.s->slice_counts[b], x.s->slice_sums[b]) && b > 0) {
-        e.count_before += x.s->slice_counts[b];
-        e.sum_before += x.s->slice_sums[b];
-        b--;
+static __device__ slice add_slice(context &x) {
+    int bins = BINS / x.blocks, each = max(bins / THREADS, 1), mine = (int)threadIdx.x * each;
+    slice s = {(x.rank + 1) * bins - 1 - mine, mine < bins ? each : 0, 0, 0};
+#pragma unroll 1
+    for (int k = 0; k < s.count; k++) {
+        uint64_t tokens, sum;
+        add_bin(x, s.first - k, &tokens, &sum);
+        s.tokens += tokens;
+        s.sum += sum;
     }
-    x.s->mail.digit = (uint32_t)(x.rank * SLICE + b);
-    x.s->mail.passed_count = e.count_before;
-    x.s->mail.passed_sum = e.sum_before;
-    x.s->mail.ties = x.s->slice_counts[b];
-    x.s->mail.kept = x.s->slice_sums[b];
+    uint64_t tokens = block_sum(x, s.tokens), sum = block_sum(x, s.sum);
+    if (threadIdx.x == 0) {
+        x.s->mail.slice_count = (uint32_t)tokens;
+        x.s->mail.slice_sum = sum;
+    }
+    return s;
+}
+
+/* The bin of the block's slice in which the prefix ends: found by the thread that has it. */
+static __device__ void walk_slice(context &x, end_search e, const slice &mine) {
+    uint64_t tokens = mine.tokens, sum = mine.sum;
+#pragma unroll 1
+    for (int step = 1; step < 32; step *= 2) {
+        uint64_t t = __shfl_up_sync(ALL, tokens, step), s = __shfl_up_sync(ALL, sum, step);
+        tokens += x.lane >= step ? t : 0;
+        sum += x.lane >= step ? s : 0;
+    }
+    __syncthreads();
+    if (x.lane == 31) {
+        x.s->warp[x.warp] = tokens;
+        x.s->warp_more[x.warp] = sum;
+    }
+    __syncthreads();
+    e.count_before += tokens - mine.tokens;
+    e.sum_before += sum - mine.sum;
+#pragma unroll 1
+    for (int w = 0; w < x.warp; w++) {
+        e.count_before += x.s->warp[w];
+        e.sum_before += x.s->warp_more[w];
+    }
+    if (mine.count == 0 || ends_in(e, 0, 0) || !ends_in(e, mine.tokens, mine.sum)) {
+        return;
+    }
+    for (int b = mine.first;; b--) {
+        add_bin(x, b, &tokens, &sum);
+        if (ends_in(e, tokens, sum)) {
+            x.s->mail.digit = (uint32_t)b;
+            x.s->mail.passed_count = e.count_before;
+            x.s->mail.passed_sum = e.sum_before;
+            x.s->mail.ties = tokens;
+            x.s->mail.kept = sum;
+            return;
+        }
+        e.count_before += tokens;
+        e.sum_before += sum;
+    }
 }
 
 /* The first id, ascending, at which the inclusive sum over ids of weight(i) exceeds `left`, which
@@ -409,6 +195,7 @@ static __device__ int32_t locate(context &x, uint64_t left, F weight) {
     int n = x.end - x.begin, run = (x.part / WARPS + 31) / 32 * 32;
     int from = x.warp * run, to = from + run < n ? from + run : n;
     uint64_t mine = 0;
+#pragma unroll 1
     for (int i = from + x.lane; i < to; i += 32) {
         mine += weight(i);
     }
@@ -424,6 +211,7 @@ static __device__ int32_t locate(context &x, uint64_t left, F weight) {
     }
     __syncthreads();
     uint64_t all = 0, before_warp = 0;
+#pragma unroll 1
     for (int w = 0; w < WARPS; w++) {
         before_warp += w < x.warp ? x.s->warp[w] : 0;
         all += x.s->warp[w];
@@ -431,9 +219,10 @@ static __device__ int32_t locate(context &x, uint64_t left, F weight) {
     if (threadIdx.x == 0) {
         x.s->mail.sum = all;
     }
-    x.cluster.sync();
+    meet(x);
     uint64_t before = 0;
-    for (int b = 0; b < (int)x.rank; b++) {
+#pragma unroll 1
+    for (int b = 0; b < x.rank; b++) {
         before += mail_of(x, b)->sum;
     }
     bool here = before <= left && left < before + all;
@@ -455,28 +244,30 @@ static __device__ int32_t locate(context &x, uint64_t left, F weight) {
             left -= __shfl_sync(ALL, sum, 31);
         }
     }
-    x.cluster.sync();
+    meet(x);
     int32_t id = -1;
-    for (int b = 0; b < BLOCKS; b++) {
+#pragma unroll 1
+    for (int b = 0; b < x.blocks; b++) {
         int32_t there = mail_of(x, b)->id;
         id = there >= 0 ? there : id;
     }
-    x.cluster.sync();
+    meet(x);
     return id;
 }
 
 /* False: the prefix goes on to the row's end. */
 static __device__ bool find_end(context &x, const shaped &r, end_search e, cut *end) {
-    const int shifts[3] = {21, 10, 0};
     uint32_t prefix = 0, mask = 0;
     uint64_t ties = 0, tie_sum = 0;
+#pragma unroll 1
     for (int pass = 0; pass < 3; pass++) {
         /* the last digit has 10 bits: of its 11 here the upper one is settled */
-        fill_bins(x, r, prefix, mask, shifts[pass]);
-        x.cluster.sync();
-        add_slice(x);
-        x.cluster.sync();
-        int owner = BLOCKS - 1;
+        int shift = pass == 0 ? 21 : pass == 1 ? 10 : 0;
+        fill_bins(x, r, prefix, mask, shift);
+        meet(x);
+        slice mine = add_slice(x);
+        meet(x);
+        int owner = x.blocks - 1;
         for (; owner >= 0; owner--) {
             const mailbox *m = mail_of(x, owner);
             if (ends_in(e, m->slice_count, m->slice_sum)) {
@@ -486,21 +277,21 @@ static __device__ bool find_end(context &x, const shaped &r, end_search e, cut *
             e.sum_before += m->slice_sum;
         }
         if (owner < 0) {
-            x.cluster.sync();
+            meet(x);
             return false;
         }
-        if ((int)x.rank == owner && threadIdx.x == 0) {
-            walk_slice(x, e);
+        if (x.rank == owner) {
+            walk_slice(x, e, mine);
         }
-        x.cluster.sync();
+        meet(x);
         const mailbox *m = mail_of(x, owner);
         e.count_before = m->passed_count;
         e.sum_before = m->passed_sum;
         ties = m->ties;
         tie_sum = m->kept;
-        prefix |= m->digit << shifts[pass];
-        mask |= (uint32_t)(BINS - 1) << shifts[pass];
-        x.cluster.sync();
+        prefix |= m->digit << shift;
+        mask |= (uint32_t)(BINS - 1) << shift;
+        meet(x);
     }
     uint64_t kept = ties_kept(e, ties, tie_sum / ties);
     end->value = value_of(prefix);
@@ -541,6 +332,7 @@ static __device__ void shape(context &x, const di_draw &d, int vocab_size, bool 
     r->kept_sum = 0;
     if (need_sum) {
         uint64_t kept = 0;
+#pragma unroll 1
         for (int i = threadIdx.x; i < x.end - x.begin; i += THREADS) {
             kept += kept_weight(*r, x.row[i], x.begin + i);
         }
@@ -557,74 +349,110 @@ static __device__ int32_t draw_by_sum(context &x, const di_draw &d, const shaped
     return locate(x, left, [&](int i) { return kept_weight(r, x.row[i], x.begin + i); });
 }
 
-static __device__ racer better(const racer &a, const racer &b) {
-    return beats(a, b) ? a : b;
+/* The winner of a warp's, in lane 0. Ratios that are about equal are compared exactly. */
+static __device__ racer winner_of_warp(racer mine) {
+    uint32_t bits = __float_as_uint(ratio_of(mine)); /* positive: their order is the bits' */
+    uint32_t least = __reduce_min_sync(ALL, bits);
+    float near = __uint_as_float(least) * (1 + 0x1p-17f);
+    unsigned close = __ballot_sync(ALL, __uint_as_float(bits) <= near);
+    close = near < INFINITY ? close : 1; /* else nobody has one */
+    racer best = nobody();
+#pragma unroll 1
+    for (; close; close &= close - 1) {
+        int lane = __ffs((int)close) - 1;
+        racer other = {__shfl_sync(ALL, mine.noise, lane), __shfl_sync(ALL, mine.mark, lane)};
+        best = beats(other, best) ? other : best;
+    }
+    return best;
 }
 
-static __device__ racer shuffled(const racer &r, int step) {
-    return {__shfl_xor_sync(ALL, r.noise, step), __shfl_xor_sync(ALL, r.weight, step),
-            __shfl_xor_sync(ALL, r.id, step)};
+static __device__ __forceinline__ float of_four(const float4 &v, int j) {
+    float low = j & 1 ? v.y : v.x, high = j & 1 ? v.w : v.z;
+    return j & 2 ? high : low;
 }
 
-static __device__ void race_four(context &x, const di_draw &d, const shaped &r, int first,
-                                 racer *best, float *bound) {
-    float share[4], top = 0;
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-        int at = first - x.begin + j;
-        float v = first + j < x.end ? x.row[at] : -INFINITY;
-        float near = octaves_to_46(__fmul_rn(__fsub_rn(r.best, v), r.c));
-        int32_t n = (int32_t)near;
-        uint32_t g = __float_as_uint(exp2_fraction(__fsub_rn(near, (float)n)));
-        share[j] = __uint_as_float(g - ((uint32_t)n << 23)); /* 2^-y */
-        top = fmaxf(top, share[j]);
-    }
-    if (*bound * (top + 0x1p-46f) < 0.2499f) {
-        return; /* even the smallest noise there is would be too much */
-    }
-    words4 words = random_words(d.seed, d.position, KIND_COUPLED, (uint32_t)first / 4);
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-        float gap = (float)(int32_t)(~words.w[j] >> 1);
-        int id = first + j;
-        if (id < x.end && gap <= *bound * share[j]) {
-            uint64_t w = kept_weight(r, x.row[id - x.begin], id);
-            if (w > 0) {
-                *best = better({noise_of(words.w[j]), w, id}, *best);
-                *bound = race_bound(*best);
+/* 2^-y from above, but for an error that race_bound() has room for. */
+static __device__ __forceinline__ float share_of(const shaped &r, float v) {
+    float y = __fmul_rn(__fsub_rn(v, r.best), r.c), share; /* upside down */
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(share) : "f"(y));
+    return share;
+}
+
+/* The thread's winner among its groups of four tokens. At first every thread looks at the best
+ * token, wherever that is: what the others must beat. Then a warp's threads tell each other. */
+static __device__ racer race_thread(context &x, const di_draw &d, const shaped &r) {
+    racer best = nobody();
+    float bound = INFINITY;
+    float4 v = {r.best, r.best, r.best, r.best};
+    int at = x.warp * 128 - THREADS * 4, id = r.best_id & ~3;
+    unsigned among = 1u << (r.best_id & 3);
+#pragma unroll 1
+    for (;;) {
+        float4 share = {share_of(r, v.x), share_of(r, v.y), share_of(r, v.z), share_of(r, v.w)};
+        float top = fmaxf(fmaxf(share.x, share.y), fmaxf(share.z, share.w));
+        if (!(bound * (top + 0x1p-46f) < 0.2499f)) { /* else the least noise would be too much */
+            words4 words = random_words(d.seed, d.position, KIND_COUPLED, (uint32_t)id / 4);
+            uint4 w = {words.w[0], words.w[1], words.w[2], words.w[3]};
+            unsigned left = (float)(int32_t)(~w.x >> 1) <= bound * share.x;
+            left |= ((float)(int32_t)(~w.y >> 1) <= bound * share.y) << 1;
+            left |= ((float)(int32_t)(~w.z >> 1) <= bound * share.z) << 2;
+            left |= ((float)(int32_t)(~w.w >> 1) <= bound * share.w) << 3;
+            left &= among;
+#pragma unroll 1
+            for (; left; left &= left - 1) {
+                int j = __ffs((int)left) - 1;
+                uint32_t low = j & 1 ? w.y : w.x, high = j & 1 ? w.w : w.z;
+                uint64_t weight = kept_weight(r, of_four(v, j), id + j);
+                racer other = racer_of(noise_of(j & 2 ? high : low), weight, id + j);
+                if (weight > 0 && beats(other, best)) {
+                    best = other;
+                    bound = race_bound(ratio_of(best));
+                }
             }
         }
+        bound = __uint_as_float(__reduce_min_sync(ALL, __float_as_uint(bound)));
+        best = at < 0 ? nobody() : best; /* whoever has the best token meets it again */
+        at += THREADS * 4;
+        if (x.begin + at >= x.end) {
+            return best;
+        }
+        v = *(const float4 *)(x.row + at + x.lane * 4);
+        id = x.begin + at + x.lane * 4;
+        among = 15;
     }
 }
 
+/* In the first block's first warp; the others have no more to do for it, and learn nothing. */
 static __device__ int32_t draw_by_race(context &x, const di_draw &d, const shaped &r) {
-    words4 words = random_words(d.seed, d.position, KIND_COUPLED, (uint32_t)r.best_id / 4);
-    racer best = {noise_of(words.w[r.best_id % 4]), 1ull << 46, r.best_id};
-    float bound = race_bound(best);
-    for (int first = x.begin + threadIdx.x * 4; first < x.end; first += THREADS * 4) {
-        race_four(x, d, r, first, &best, &bound);
-    }
-    for (int step = 16; step > 0; step /= 2) {
-        best = better(shuffled(best, step), best);
-    }
-    __syncthreads();
-    if (x.lane == 0) {
-        x.s->warp_racer[x.warp] = best;
-    }
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        for (int w = 1; w < WARPS; w++) {
-            best = better(x.s->warp_racer[w], best);
+    racer best = race_thread(x, d, r);
+#pragma unroll 1
+    for (int level = 0;; level++) { /* of warps, of blocks */
+        best = winner_of_warp(best);
+        if (level == 0) {
+            if (x.lane == 0) {
+                x.s->warp_racer[x.warp] = best;
+            }
+            __syncthreads();
+            if (x.warp > 0) {
+                return -1;
+            }
+            best = x.lane < WARPS ? x.s->warp_racer[x.lane] : nobody();
+        } else if (level == 1 && x.blocks > 1) {
+            if (x.lane == 0) {
+                push(x, x.s->winner, &x.s->winner_here, 0, best.noise, best.mark);
+            }
+            if (x.rank > 0) {
+                return -1;
+            }
+            barrier_wait(shared_address(&x.s->winner_here), 0);
+            best = nobody();
+            if (x.lane < x.blocks) {
+                best = {pushed_word(x.s->winner[x.lane], 0), pushed_word(x.s->winner[x.lane], 1)};
+            }
+        } else {
+            return id_of(best);
         }
-        x.s->mail.first = best;
     }
-    x.cluster.sync();
-    best = mail_of(x, 0)->first;
-    for (int b = 1; b < BLOCKS; b++) {
-        best = better(mail_of(x, b)->first, best);
-    }
-    x.cluster.sync();
-    return best.id;
 }
 
 /* ---- log-probabilities (sample/logprobs.c) ---------------------------------------------------*/
@@ -635,6 +463,7 @@ static __device__ void list_top(context &x, const di_draw &d, const shaped &r, d
     end_search e = {(uint64_t)d.num_top, ~0ull, 0, 0};
     find_end(x, r, e, &most);
     int32_t *listed = &x.cluster.map_shared_rank(x.s, 0)->mail.listed;
+#pragma unroll 1
     for (int i = threadIdx.x; i < x.end - x.begin; i += THREADS) {
         float v = x.row[i];
         int id = x.begin + i;
@@ -647,13 +476,18 @@ static __device__ void list_top(context &x, const di_draw &d, const shaped &r, d
 }
 
 /* Puts the model's own row back, at temperature 1. */
-static __device__ void open_raw(context &x, const float *logits, uint64_t raw_best, shaped *r) {
+static __device__ void open_raw(context &x, const float *logits, shaped *r) {
     __syncthreads();
-    for (int i = x.begin + threadIdx.x; i < x.end; i += THREADS) {
-        x.row[i - x.begin] = logits[i];
+    bring_row(x, logits);
+    uint64_t best = block_max(x, look_at_row(x, NULL));
+    if (threadIdx.x == 0) {
+        x.s->mail.raw_best = best;
     }
-    __syncthreads();
-    r->best = value_of((uint32_t)(raw_best >> 32));
+    meet(x);
+    for (int b = 0; b < x.blocks; b++) {
+        best = max(best, mail_of(x, b)->raw_best);
+    }
+    r->best = value_of((uint32_t)(best >> 32));
     r->c = (float)0x1.71547652b82fep+0; /* log2(e) */
     r->end = {-INFINITY, INT32_MAX, 1};
     r->kept_sum = sum_of_weights(x, *r);
@@ -661,79 +495,93 @@ static __device__ void open_raw(context &x, const float *logits, uint64_t raw_be
 
 /* ---- the row, all of it ----------------------------------------------------------------------*/
 
-static __device__ int32_t draw_token(context &x, const di_draw &d, int vocab_size, shaped *r) {
-    bool sum = d.processed || (!d.race && d.forced < 0);
-    if (!d.greedy && (d.forced < 0 || d.processed)) {
-        r->c = d.octaves;
-        shape(x, d, vocab_size, sum, r);
-    }
-    if (d.forced >= 0) {
-        return d.forced;
-    }
-    return d.greedy ? r->best_id : d.race ? draw_by_race(x, d, *r) : draw_by_sum(x, d, *r);
+static __device__ bool filters(const di_draw &d, int vocab_size) {
+    return (d.top_k > 0 && d.top_k < vocab_size) || d.p_mantissa != 0;
 }
 
-static __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THREADS, 1)
-    draw(di_draw_call c, int part) {
+/* Log-probabilities: the rest of what a row may have to tell, by all threads of all blocks. */
+static __device__ __noinline__ di_drawn score(context x, const di_draw_call &c, const di_draw &d,
+                                              const float *logits, shaped r, int32_t token) {
+    di_drawn out = {};
+    if (threadIdx.x == 0) {
+        x.s->mail.listed = 0;
+        x.s->mail.id = token;
+    }
+    meet(x);
+    out.token = mail_of(x, 0)->id; /* a race is only known there */
+    if (!d.processed) {
+        open_raw(x, logits, &r);
+    }
+    if (d.num_top > 0) {
+        list_top(x, d, r, c.top + (size_t)blockIdx.y * c.max_top);
+    }
+    meet(x);
+    out.chosen = x.cluster.map_shared_rank(x.row, out.token / x.part)[out.token % x.part];
+    out.kept = !d.processed || kept_weight(r, out.chosen, out.token) > 0;
+    out.best = r.best;
+    out.sum = r.kept_sum;
+    out.num_top = mail_of(x, 0)->listed;
+    meet(x); /* nobody leaves while others read its memory */
+    return out;
+}
+
+static __global__ void __launch_bounds__(THREADS, 2) draw(const __grid_constant__ di_draw_call c, int part) {
     extern __shared__ __align__(16) unsigned char base[];
-    const di_draw d = c.rows[blockIdx.y];
-    const float *logits = c.logits + (size_t)d.logits * c.vocab_size;
-    context x = {cg::this_cluster(), 0, (shared_parts *)base,
+    context x = {cg::this_cluster(), (int)gridDim.x, (int)blockIdx.x, (shared_parts *)base,
                  (float *)(base + sizeof(shared_parts)), part};
-    x.rank = x.cluster.block_rank();
-    x.begin = min((int)x.rank * part, c.vocab_size);
+    x.begin = min(x.rank * part, c.vocab_size);
     x.end = min(x.begin + part, c.vocab_size);
     x.warp = threadIdx.x / 32;
     x.lane = threadIdx.x % 32;
-    open_row(x, c, d, logits);
-    x.cluster.sync();
-    uint64_t best = 0, raw_best = 0;
-    bool bad = false;
-    for (int b = 0; b < BLOCKS; b++) {
-        const mailbox *m = mail_of(x, b);
-        best = m->best > best ? m->best : best;
-        raw_best = m->raw_best > raw_best ? m->raw_best : raw_best;
-        bad = bad || m->bad;
+    let_successors_begin();
+    if (x.blocks > 1) {
+        open_pushes(x);
     }
-    shaped r = {value_of((uint32_t)(best >> 32)), 0, (int32_t)~(uint32_t)best};
-    r.end = {-INFINITY, INT32_MAX, 1};
+    wait_for_predecessors();
+    const di_draw *d = &c.rows[blockIdx.y];
+    const float *logits = c.logits + (size_t)d->logits * c.vocab_size;
+    bool simple = d->greedy || d->forced >= 0;
+    bool alone = simple && !d->logprobs; /* the first block ends the draw */
+    uint64_t best = open_row(x, c, d, logits);
+    if (x.blocks > 1) {
+        best = best_of_all(x, best, !alone);
+        if (alone && x.rank > 0) {
+            return;
+        }
+    }
+    shaped r = {value_of((uint32_t)(best >> 32)), d->octaves, (int32_t)~(uint32_t)best};
+    r.end = {-INFINITY, INT32_MAX, d->floor};
     di_drawn out = {};
-    out.status = bad                                                  ? DI_DRAW_BAD_LOGITS
-                 : r.best == -INFINITY || raw_best >> 32 <= 0x007fffffu ? DI_DRAW_NO_TOKEN
-                                                                      : DI_DRAW_OK;
-    if (out.status == DI_DRAW_OK) {
-        out.token = draw_token(x, d, c.vocab_size, &r);
+    out.status = best >> 32 == ALL     ? DI_DRAW_BAD_LOGITS
+                 : r.best == -INFINITY ? DI_DRAW_NO_TOKEN
+                                       : DI_DRAW_OK;
+    bool ok = out.status == DI_DRAW_OK, sum = d->processed || !(d->race || simple);
+    if (ok && !d->greedy && (sum || filters(*d, c.vocab_size)) && (d->forced < 0 || sum)) {
+        shape(x, *d, c.vocab_size, sum, &r);
     }
-    if (out.status == DI_DRAW_OK && d.logprobs) {
-        if (!d.processed) {
-            open_raw(x, logits, raw_best, &r);
-        }
-        if (d.num_top > 0) {
-            list_top(x, d, r, c.top + (size_t)blockIdx.y * c.max_top);
-        }
-        x.cluster.sync();
-        out.chosen = x.cluster.map_shared_rank(x.row, out.token / part)[out.token % part];
-        out.kept = !d.processed || kept_weight(r, out.chosen, out.token) > 0;
-        out.best = r.best;
-        out.sum = r.kept_sum;
-        out.num_top = mail_of(x, 0)->listed;
+    if (ok) {
+        out.token = d->forced >= 0 ? d->forced
+                    : d->greedy    ? r.best_id
+                    : d->race      ? draw_by_race(x, *d, r)
+                                   : draw_by_sum(x, *d, r);
+    }
+    if (ok && d->logprobs) {
+        out = score(x, c, *d, logits, r, out.token);
     }
     if (x.rank == 0 && threadIdx.x == 0) {
         c.tokens[blockIdx.y] = out.token;
         c.drawn[blockIdx.y] = out;
     }
-    x.cluster.sync(); /* nobody leaves while others read its memory */
 }
 
 cudaError_t dk_draw(cudaStream_t s, const di_draw_call *c) {
-    int part = (c->vocab_size + BLOCKS - 1) / BLOCKS;
+    int blocks = c->vocab_size > ONE_BLOCK ? MOST_BLOCKS : 1;
+    int part = (c->vocab_size + blocks - 1) / blocks;
     part = (part + 127) / 128 * 128; /* whole words of masks, whole groups of random words */
     size_t bytes = sizeof(shared_parts) + (size_t)part * sizeof(float);
     cudaError_t result =
         cudaFuncSetAttribute(draw, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-    if (result == cudaSuccess) {
-        draw<<<dim3(BLOCKS, (unsigned)c->n), THREADS, bytes, s>>>(*c, part);
-        result = cudaGetLastError();
-    }
-    return result;
+    return result != cudaSuccess ? result
+                                 : launch_overlapped(s, draw, dim3(blocks, (unsigned)c->n), THREADS,
+                                                     bytes, blocks, *c, part);
 }
