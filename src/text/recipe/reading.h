@@ -63,6 +63,11 @@ bool di_check_tool_names(di_reading *x);
 
 const di_tool *di_find_tool(const di_reading *x, di_str name);
 
+/* "space::name", as the tools of a namespace are called in the prompt. */
+bool di_join_tool_names(di_reading *x, di_str space, di_str name, di_str *out);
+
+bool di_read_responses_tools(di_reading *x); /* "tool_choice" and "tools" */
+
 /* ---- names and calls ---- */
 
 /* A set of names that remembers who was asked for: the open calls of a turn. */
