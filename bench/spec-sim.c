@@ -448,6 +448,7 @@ static void priced_step(engine *e, sim *s, const int *who, int n) {
             di_pricer_resolve(p, job, mine, accepted);
         }
         job->num_drafts = 0;
+        job->num_tokens += 1 + accepted;
         if (ended) {
             *job = fresh;
         }
@@ -500,7 +501,7 @@ static double run_burst(engine *e, sim *s, int n) {
     int who[MOST];
     double before = s->seconds;
     for (int i = 0; i < n; i++) {
-        e->jobs[i] = fresh;
+        e->jobs[i] = (di_job){.max_len = BURST_TOKENS};
         s->users[i].left = BURST_TOKENS;
         s->users[i].drafted = false;
         who[i] = i;

@@ -226,6 +226,39 @@ static double rate_with(di_pricer *p, int n, int m, double hope) {
     return rate + hope * (rate - n / (p->seconds[budget] + drafting));
 }
 
+/* The largest of n numbers of normal law, in deviations, on average. */
+static double largest_of(int n) {
+    return n > 1 ? 0.56 * pow(log2(n), 0.8) : 0;
+}
+
+/* Answers that have equally far to go end together without drafts; with drafts chance lets some end
+ * early and others late, and those run in small steps that cost nearly as much. How much longer, as
+ * a share of the time, all of them take for it. Where they have not equally far to go, or farther
+ * than their number of steps makes chance matter, it is little. p->survival is that of all n. */
+static double uneven_end(const di_pricer *p, di_job *const *jobs, int n) {
+    int drafts = p->o.num_drafts, few = (n + 3) / 4;
+    double left = 0, squares = 0, mean = 0, square = 0; /* of accepted drafts */
+    for (int i = 0; i < n; i++) {
+        double l = (double)(jobs[i]->max_len - jobs[i]->num_tokens);
+        left += l / n;
+        squares += l * l / n;
+        for (int j = 0; j < drafts; j++) {
+            double survival = (double)p->survival[i * drafts + j] / n;
+            mean += survival;
+            square += (2 * j + 1) * survival;
+        }
+    }
+    if (left < 1) {
+        return 0;
+    }
+    double there = squares > left * left ? squares - left * left : 0;
+    double chance = left * (square - mean * mean) / (1 + mean);
+    double late = largest_of(n) * (sqrt(there + chance) - sqrt(there)) / left;
+    double small = di_cost_step(&p->cost, few * (1 + drafts), 0) + di_cost_draft(&p->cost, few);
+    double full = di_cost_step(&p->cost, n * (1 + drafts), 0) + di_cost_draft(&p->cost, n);
+    return late * (small < full ? small / full : 1);
+}
+
 /* Answers move slowly: if there are many it is asked in every fourth turn how many should have
  * drafts, and where drafts pay for nobody in every sixteenth. */
 static bool asks(const di_pricer *p, int n) {
@@ -244,6 +277,7 @@ static int choose(di_pricer *p, di_job *const *jobs, int n) {
     di_cost_steps(&p->cost, n, n * p->o.num_drafts + 1, mean_context(jobs, n), p->seconds);
     bool begun = p->chosen_share > 0;
     double more = begun ? 0 : hope(p), gain = (1 + context_share) * (begun ? 1 : least_gain);
+    gain *= 1 + uneven_end(p, jobs, n);
     double none = n / p->seconds[0], best = gain * none, most = 0;
     int chosen = 0, last = 0;
     for (int t = 1; t <= TRIES; t++) {

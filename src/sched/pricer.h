@@ -11,6 +11,9 @@
  * there to be such steps, the first and then a few in two thousand have no drafts though they are
  * said to pay.
  *
+ * A gain must be larger than what answers lose that have equally far to go: with drafts some of
+ * them end early, others late, in small steps.
+ *
  * The draft model needs its context of an answer, which costs every row something. Once drafts have
  * paid for nobody for a while, it is kept for nobody but a probe: one answer, from its beginning if
  * one begins, else from where it is, and as soon as it has context enough, a few rounds in a row

@@ -387,6 +387,38 @@ static void test_what_few_tests_say_is_doubted(void **state) {
     }
 }
 
+/* Drafts that gain a little gain nothing where all answers have as far to go: some end early by
+ * chance, and the others run in small steps. It matters less the farther that is, and where answers
+ * end one after the other anyway. */
+static void test_a_small_gain_is_not_worth_an_uneven_end(void **state) {
+    (void)state;
+    static const struct {
+        int64_t left, apart; /* of the first, and how much more each of the others has */
+        double each;         /* seconds of a row: small ones let drafts gain more */
+        bool begins;
+    } cases[] = {{40, 0, 0.0012, false},
+                 {40, 0, 0.0005, true},
+                 {100000, 0, 0.0012, true},
+                 {40, 40, 0.0012, true}};
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        world w;
+        open_world(&w, true, cases[c].each);
+        live(&w, 1, 50);
+        w.p.tests = 1e6; /* no hope: what is known is believed */
+        w.p.chosen_share = 0;
+        for (int i = 0; i < SEQS; i++) {
+            w.jobs[i].num_tokens = 1000;
+            w.jobs[i].max_len = 1000 + cases[c].left + i * cases[c].apart;
+        }
+        proposals(&w);
+        print_message("    %lld tokens left and %lld apart: drafts promise %.3f\n",
+                      (long long)cases[c].left, (long long)cases[c].apart, w.p.promise);
+        assert_true(w.p.promise > 1.04);
+        assert_int_equal(w.p.chosen_share > 0, cases[c].begins);
+        di_pricer_destroy(&w.p);
+    }
+}
+
 /* Some answers are easy, some are not: the easy ones alone get drafts. */
 static void test_drafts_go_to_those_who_use_them(void **state) {
     (void)state;
@@ -467,6 +499,7 @@ int main(void) {
         cmocka_unit_test(test_what_comes_out_refutes_predictions),
         cmocka_unit_test(test_a_probe_is_an_answer_that_begins),
         cmocka_unit_test(test_what_few_tests_say_is_doubted),
+        cmocka_unit_test(test_a_small_gain_is_not_worth_an_uneven_end),
         cmocka_unit_test(test_drafts_go_to_those_who_use_them),
         cmocka_unit_test(test_experience_corrects_the_head),
     };
