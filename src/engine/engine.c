@@ -209,8 +209,8 @@ static bool open_pricer(di_engine *e, const di_engine_options *o, di_error *err)
     int ttl = o->cost_cache_seconds > 0 ? o->cost_cache_seconds : DEFAULT_COST_CACHE_SECONDS;
     di_curve_request r = {
         .model = o->model,
-        .backend = o->backend,
-        .threads = o->threads,
+        .device = e->parts.device,
+        .time_ops = o->time_ops,
         .max_num_seqs = e->sched_options.max_num_seqs,
         .max_rows = e->sched_options.max_num_batched_tokens,
         .max_logits = e->sched_options.max_logits,

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/cpuinfo.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/memory.h"
@@ -30,10 +31,23 @@ bool di_parts_backend_known(const char *name) {
 static di_backend *open_card(di_parts *e, int device, const di_parts_options *o, di_error *err) {
     di_backend *card = di_cuda_create(device, err);
     if (card) {
+        char cards[sizeof e->device - 64];
         di_cuda_free_order(card, o->free_order);
         e->batch_invariant = !o->free_order;
+        di_cuda_describe(cards, sizeof cards);
+        snprintf(e->device, sizeof e->device, "cuda:%d%s of %s", device,
+                 o->free_order ? " with sums in any order" : "", cards);
     }
     return card;
+}
+
+static di_backend *open_processor(di_parts *e, const di_parts_options *o, di_error *err) {
+    char features[256];
+    int cores = di_cpu_count();
+    di_cpu_feature_list(features, sizeof features);
+    snprintf(e->device, sizeof e->device, "cpu with %d threads on %d cores, %s",
+             o->threads > 0 ? o->threads : cores, cores, features);
+    return di_cpu_create(&(di_cpu_options){.threads = o->threads}, err);
 }
 
 /* "auto" takes the first card, and without one the CPU, telling why. */
@@ -41,6 +55,7 @@ static di_backend *make_backend(di_parts *e, const di_parts_options *o, di_error
     const char *name = o->backend ? o->backend : "cpu";
     int device = 0;
     if (strcmp(name, "ref") == 0) {
+        snprintf(e->device, sizeof e->device, "ref");
         return di_ref_create(err);
     }
     if (di_cuda_parse(name, &device)) {
@@ -54,7 +69,7 @@ static di_backend *make_backend(di_parts *e, const di_parts_options *o, di_error
         }
         di_log(DI_LOG_WARN, "using the CPU: %s", why.message);
     }
-    return di_cpu_create(&(di_cpu_options){.threads = o->threads}, err);
+    return open_processor(e, o, err);
 }
 
 static bool open_backend(di_parts *e, const di_parts_options *o, di_error *err) {

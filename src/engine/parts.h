@@ -49,6 +49,8 @@ typedef struct di_parts {
     bool batch_invariant;
     bool time_ops;
     bool queues_steps; /* with queue_steps, if it came to that */
+    /* What computes, in words: tells any two apart whose steps may take other times. */
+    char device[512];
 } di_parts;
 
 /* Layout of a sequence's state with these options, and a cache of `budget` bytes: slots for all

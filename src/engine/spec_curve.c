@@ -11,7 +11,6 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "base/cpuinfo.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -21,7 +20,7 @@
 #include "model/queue.h"
 #include "sample/arithmetic.h"
 
-enum { MAX_FILE_BYTES = 1 << 20, MOST_PASSES = 5, LEAST_POINTS = 3, FILE_VERSION = 1 };
+enum { MAX_FILE_BYTES = 1 << 20, MOST_PASSES = 5, LEAST_POINTS = 3, FILE_VERSION = 2 };
 
 /* Repeating ends after the first, and measuring larger sizes after the second: a model whose steps
  * take seconds must not be measured for minutes. */
@@ -255,32 +254,32 @@ static bool measure_all(const di_parts *parts, const di_curve_request *r, di_cur
 
 /* ---- the file ---------------------------------------------------------------------------------*/
 
-/* Everything that times depend on. */
+enum { DESCRIPTION_BYTES = 8192 };
+
+/* Everything that times depend on; the path last, as it may be of any length. */
 static void describe(const di_curve_request *r, char *text, size_t size) {
     struct utsname machine;
     struct stat config = {0};
-    char features[256], *real = realpath(r->model, NULL);
-    char *path = di_path_join(r->model, "config.json");
+    char *real = realpath(r->model, NULL), *path = di_path_join(r->model, "config.json");
     if (uname(&machine) != 0) {
         memset(&machine, 0, sizeof machine);
     }
     if (path) {
         (void)stat(path, &config); /* zeros will do */
     }
-    di_cpu_feature_list(features, sizeof features);
     snprintf(text, size,
-             "%d %s model %s %lld %lld backend %s threads %d of %d machine %s %s %s %s seqs %d "
-             "rows %d logits %d drafts %d",
-             FILE_VERSION, di_version_string(), real ? real : r->model, (long long)config.st_size,
-             (long long)config.st_mtime, r->backend ? r->backend : "cpu", r->threads,
-             di_cpu_count(), machine.nodename, machine.machine, machine.release, features,
-             r->max_num_seqs, r->max_rows, r->max_logits, r->num_drafts);
+             "%d %s %s %s%s seqs %d rows %d logits %d drafts %d machine %s %s %s device %s model "
+             "%lld %lld %s",
+             FILE_VERSION, di_version_string(), di_git_revision(), di_build_mode(),
+             r->time_ops ? " ops timed" : "", r->max_num_seqs, r->max_rows, r->max_logits,
+             r->num_drafts, machine.nodename, machine.machine, machine.release, r->device,
+             (long long)config.st_size, (long long)config.st_mtime, real ? real : r->model);
     free(real);
     di_free(path);
 }
 
 void di_curves_path(const di_curve_request *r, char *path, size_t size) {
-    char text[2048];
+    char text[DESCRIPTION_BYTES];
     path[0] = 0;
     if (r->cache) {
         describe(r, text, sizeof text);
@@ -354,7 +353,7 @@ static bool write_file(const char *path, const char *description, const di_curve
 }
 
 bool di_curves_get(const di_parts *parts, const di_curve_request *r, di_curves *c, di_error *err) {
-    char description[2048], path[4096];
+    char description[DESCRIPTION_BYTES], path[4096];
     di_error why;
     describe(r, description, sizeof description);
     di_curves_path(r, path, sizeof path);

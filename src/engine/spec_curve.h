@@ -7,9 +7,10 @@
 #include "sched/cost.h"
 
 typedef struct di_curve_request {
-    const char *model;   /* folder */
-    const char *backend; /* as asked for */
-    int threads, max_num_seqs, max_rows, max_logits, num_drafts;
+    const char *model;  /* folder */
+    const char *device; /* di_parts.device */
+    bool time_ops;      /* which makes steps slower */
+    int max_num_seqs, max_rows, max_logits, num_drafts;
     const char *cache; /* folder for the file; NULL = none */
     int64_t ttl;       /* seconds that a file is good for */
 } di_curve_request;

@@ -1,11 +1,12 @@
 /* Options of drafting, the file of measured costs, temperatures, and answers under every mode. */
+#include <glob.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "support/cmocka.h"
+#include "support/mirror.h"
 #include "support/model_files.h"
 #include "support/requests.h"
 
@@ -111,15 +112,20 @@ static void test_modes_and_counts(void **state) {
 
 /* ---- costs on disk ---- */
 
-static di_curve_request request_of(const di_engine_options *o) {
-    return (di_curve_request){.model = o->model,
-                              .backend = o->backend,
-                              .threads = o->threads,
-                              .max_num_seqs = o->max_num_seqs,
-                              .max_rows = o->max_num_batched_tokens,
-                              .max_logits = o->max_num_seqs * 6 + 64,
-                              .num_drafts = 5,
-                              .cache = o->cost_cache};
+/* The one file of costs in a folder. */
+static void find_costs(const char *folder, char *path, size_t size) {
+    glob_t found;
+    assert_int_equal(glob(files_path(folder, "*.json"), 0, NULL, &found), 0);
+    assert_int_equal(found.gl_pathc, 1);
+    snprintf(path, size, "%s", found.gl_pathv[0]);
+    globfree(&found);
+}
+
+static size_t count_costs(const char *folder) {
+    glob_t found;
+    size_t count = glob(files_path(folder, "*.json"), 0, NULL, &found) == 0 ? found.gl_pathc : 0;
+    globfree(&found);
+    return count;
 }
 
 static char *content_of(const char *path) {
@@ -155,10 +161,8 @@ static void test_costs_are_kept_and_damaged_files_made_anew(void **state) {
     char *folder = files_folder(), path[512];
     di_engine_options o = drafting(5, DI_SPEC_PRICED);
     o.cost_cache = folder;
-    di_curve_request r = request_of(&o);
-    di_curves_path(&r, path, sizeof path);
-    assert_int_not_equal(access(path, F_OK), 0);
     open_and_close(&o);
+    find_costs(folder, path, sizeof path);
     char *first = content_of(path);
     open_and_close(&o); /* read, not measured again */
     char *second = content_of(path);
@@ -193,11 +197,67 @@ static void test_costs_are_kept_and_damaged_files_made_anew(void **state) {
     assert_non_null(strstr(second, "[[1"));
     free(second);
     free(first);
-    /* another number of sequences is another file */
-    char other[512];
-    r.max_num_seqs++;
-    di_curves_path(&r, other, sizeof other);
-    assert_string_not_equal(path, other);
+    files_remove(folder);
+}
+
+/* Whatever changes what steps take is told apart; what does not, is not. */
+static void test_costs_of_different_engines_are_different_files(void **state) {
+    (void)state;
+    di_curve_request base = {.model = "models/demo",
+                             .device = "cuda:0 of driver for CUDA 12.8; cuda:0 NVIDIA H200",
+                             .max_num_seqs = 4,
+                             .max_rows = 512,
+                             .max_logits = 88,
+                             .num_drafts = 5,
+                             .cache = "/c",
+                             .ttl = 60};
+    di_curve_request others[8];
+    char paths[9][512], again[512];
+    for (int i = 0; i < 8; i++) {
+        others[i] = base;
+    }
+    others[0].model = "tests";
+    others[1].device = "cuda:0 of driver for CUDA 13.0; cuda:0 NVIDIA H200";
+    others[2].device = "cuda:1 of driver for CUDA 12.8; cuda:0 NVIDIA H200";
+    others[3].time_ops = true;
+    others[4].max_num_seqs = 5;
+    others[5].max_rows = 511;
+    others[6].max_logits = 89;
+    others[7].num_drafts = 4;
+    di_curves_path(&base, paths[8], sizeof paths[8]);
+    for (int i = 0; i < 8; i++) {
+        di_curves_path(&others[i], paths[i], sizeof paths[i]);
+    }
+    for (int i = 0; i < 9; i++) {
+        for (int k = 0; k < i; k++) {
+            assert_string_not_equal(paths[i], paths[k]);
+        }
+    }
+    base.model = "models/../models/demo";
+    base.ttl = 5;
+    di_curves_path(&base, again, sizeof again);
+    assert_string_equal(again, paths[8]);
+}
+
+/* "auto" is what it comes to: on one machine the same file as that which it takes. */
+static void test_costs_are_kept_by_what_computes(void **state) {
+    (void)state;
+    char *folder = files_folder();
+    di_engine_options o = drafting(5, DI_SPEC_PRICED);
+    o.cost_cache = folder;
+    o.threads = 2;
+    o.backend = "auto";
+    open_and_close(&o);
+    o.backend = card_under_test() ? "cuda:0" : "cpu";
+    open_and_close(&o);
+    assert_int_equal(count_costs(folder), 1);
+    if (card_under_test()) {
+        o.no_batch_invariance = true;
+    } else {
+        o.threads = 1;
+    }
+    open_and_close(&o);
+    assert_int_equal(count_costs(folder), 2);
     files_remove(folder);
 }
 
@@ -206,9 +266,8 @@ static void test_costs_grow_old(void **state) {
     char *folder = files_folder(), path[512];
     di_engine_options o = drafting(5, DI_SPEC_PRICED);
     o.cost_cache = folder;
-    di_curve_request r = request_of(&o);
-    di_curves_path(&r, path, sizeof path);
     open_and_close(&o);
+    find_costs(folder, path, sizeof path);
     char *text = content_of(path), *created = strstr(text, "\"created\": 1");
     assert_non_null(created);
     created[11] = ' '; /* the first digit: long ago */
@@ -284,6 +343,8 @@ int main(void) {
         cmocka_unit_test(test_a_model_without_a_draft_model),
         cmocka_unit_test(test_modes_and_counts),
         cmocka_unit_test(test_costs_are_kept_and_damaged_files_made_anew),
+        cmocka_unit_test(test_costs_of_different_engines_are_different_files),
+        cmocka_unit_test(test_costs_are_kept_by_what_computes),
         cmocka_unit_test(test_costs_grow_old),
         cmocka_unit_test(test_temperatures_come_from_the_models_folder),
         cmocka_unit_test(test_temperatures_are_found_again),
