@@ -299,8 +299,68 @@ static void test_context_that_was_left_out_is_not_looked_at(void **state) {
     fixture_close(&f);
 }
 
-/* ---- how many sequences a round has
- * ------------------------------------------------------------*/
+/* ---- who else is in a round -------------------------------------------------------------------*/
+
+enum { COMPANY = 5 };
+
+typedef struct company {
+    const fixture *f;
+    int first;                /* number of the sequence that stands first */
+    uint64_t logits[COMPANY]; /* hashes, by sequence */
+} company;
+
+static int32_t hear_company(void *user, int i, int j, const float *logits) {
+    company *c = user;
+    heard h = {c->f, c->logits[(c->first + i) % COMPANY]};
+    int32_t token = hear(&h, i, j, logits);
+    c->logits[(c->first + i) % COMPANY] = h.logits;
+    return token;
+}
+
+/* Sequences of all kinds of lengths, some of which see no context before some place: drafts and
+ * confidences are those that each has alone, whatever its place in the round. */
+static void test_drafts_do_not_depend_on_who_else_is_in_the_round(void **state) {
+    (void)state;
+    static const int lengths[COMPANY] = {1, 15, 16, 17, 61};
+    fixture f;
+    di_seq seqs[COMPANY];
+    di_draft_rows parts[2 * COMPANY];
+    int32_t tokens[64], alone[COMPANY][16], together[COMPANY * 16];
+    float sure[COMPANY][16], all_sure[COMPANY * 16];
+    di_error err = {0};
+    fixture_open_drafts(&f, testdata_path("tiny"), BACKEND_CPU, 128);
+    company single = {.f = &f};
+    size_t size = (size_t)f.c->dspark_block_size;
+    for (int i = 0; i < COMPANY; i++) {
+        for (int t = 0; t < lengths[i]; t++) {
+            tokens[t] = 5 + (i * 11 + t) * 37 % 90;
+        }
+        assert_true(di_seq_open(f.cache, &seqs[i], (di_hash){0, 0}, &err));
+        fixture_forward(&f, &seqs[i], tokens, lengths[i], 0, 0, NULL);
+        parts[i] = (di_draft_rows){seqs[i].len, seqs[i].slot, 17 + i, i == 4 ? 50 : 0};
+        parts[COMPANY + i] = parts[i];
+        single.first = i;
+        assert_true(
+            di_model_draft(f.m, &parts[i], 1, hear_company, &single, alone[i], sure[i], &err));
+    }
+    for (int first = 0; first < COMPANY; first++) { /* in turn */
+        company c = {.f = &f, .first = first};
+        assert_true(di_model_draft(f.m, parts + first, COMPANY, hear_company, &c, together,
+                                   all_sure, &err));
+        assert_memory_equal(c.logits, single.logits, sizeof c.logits);
+        for (size_t i = 0; i < COMPANY; i++) {
+            size_t who = ((size_t)first + i) % COMPANY;
+            assert_memory_equal(together + i * size, alone[who], size * sizeof(int32_t));
+            assert_memory_equal(all_sure + i * size, sure[who], size * sizeof(float));
+        }
+    }
+    for (int i = 0; i < COMPANY; i++) {
+        di_seq_close(f.cache, &seqs[i]);
+    }
+    fixture_close(&f);
+}
+
+/* ---- how many sequences a round has -----------------------------------------------------------*/
 
 /* A second model on the fixture's weights and state, for rounds of so many sequences. */
 static di_model *model_for(const fixture *f, int max_rows, int draft_seqs, di_error *err) {
@@ -409,6 +469,7 @@ int main(void) {
         cmocka_unit_test(test_cpu_drafts_equal_the_deep_rounds),
         cmocka_unit_test(test_context_that_was_left_out_is_not_looked_at),
         cmocka_unit_test(test_the_demo_models_rounds_are_those_of_its_training),
+        cmocka_unit_test(test_drafts_do_not_depend_on_who_else_is_in_the_round),
         cmocka_unit_test(test_a_round_has_as_many_sequences_as_there_is_room_for),
         cmocka_unit_test(test_the_number_of_sequences_is_checked),
         cmocka_unit_test(test_drafts_take_logits_for_a_rounds_rows_alone),

@@ -1,6 +1,7 @@
 /* Refused drafts leave no trace: after any rounds of verifying and taking back, every kind of state
  * that can still be read is that of a sequence that was never given a draft, bit for bit, and so
- * are the logits of every row that counted and the draft model's next proposals. */
+ * are the logits of every row that counted and the draft model's next proposals. What must not be
+ * read any more is overwritten with what is no number before each round. */
 #include <string.h>
 
 #include "support/cmocka.h"
@@ -86,6 +87,38 @@ static void same_entries(const world *w, const di_state_pool *pool, int64_t len)
     }
 }
 
+/* ---- what cannot ---- */
+
+/* No number in any format: E4M3, its scales, E8M0, f32. */
+static void spoil(const void *record, size_t bytes) {
+    memset((void *)record, 0xff, bytes);
+}
+
+/* Everything that lies at or behind the drafted sequence's end, or fell out of its windows. */
+static void spoil_the_rest(const world *w) {
+    const di_state_pool *pool = di_cache_pool(w->f.cache);
+    const di_state_layout *l = pool->layout;
+    int layers = w->f.c->num_hidden_layers + w->f.c->num_nextn_predict_layers;
+    int64_t len = w->drafted.len;
+    int64_t window = len < w->f.c->sliding_window ? len : w->f.c->sliding_window;
+    for (int i = 0; i < layers; i++) {
+        for (int64_t p = len; p < len + l->ring_rows - window; p++) {
+            spoil(di_ring_row(pool, w->drafted.slot, i, p), l->window_bytes);
+        }
+    }
+    for (int i = 0; i < w->f.c->num_kv_sources; i++) {
+        int s = w->f.c->kv_source_layer_ids[i], ratio = w->f.c->layers[s].ratio;
+        int64_t room = (int64_t)w->drafted.num_blocks * DI_BLOCK_TOKENS;
+        for (int64_t e = len / ratio; e < room / ratio; e++) {
+            spoil(di_latent_row(pool, w->drafted.blocks, s, ratio, e), l->latent_bytes);
+            spoil(di_key_row(pool, w->drafted.blocks, s, ratio, e), l->key_bytes);
+        }
+        for (int64_t p = len; ratio > 1 && p < len + l->group_rows - len % ratio; p++) {
+            spoil(di_group_row(pool, w->drafted.slot, s, p), l->group_bytes);
+        }
+    }
+}
+
 /* Draws the likeliest token of each row. */
 static int32_t likeliest(void *user, int i, int j, const float *logits) {
     (void)i;
@@ -120,6 +153,7 @@ static void round_of(world *w, int length, int right) {
     for (int j = right; j < length; j++) {
         rows[1 + j] = (rows[1 + j] + 1 + below(w, (int)vocab - 1)) % (int)vocab;
     }
+    spoil_the_rest(w);
     fixture_forward(&w->f, &w->drafted, rows, 1 + length, 1 + length, 0, w->found);
     di_seq_truncate(w->f.cache, &w->drafted, at + 1 + right);
     for (int j = 0; j <= right; j++) {
@@ -150,6 +184,7 @@ static void walk(world *w, int prompt, pattern p) {
         int right = p.right < 0 ? below(w, length + 1) : p.right;
         round_of(w, length, right);
         if (k % 7 == 0) {
+            spoil_the_rest(w);
             same_proposals(w);
         }
     }

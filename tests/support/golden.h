@@ -40,8 +40,6 @@ typedef enum backend_kind { BACKEND_REF, BACKEND_CPU } backend_kind;
 void fixture_open(fixture *f, const char *folder, backend_kind kind, int max_rows);
 /* The same with the draft model's context. */
 void fixture_open_drafts(fixture *f, const char *folder, backend_kind kind, int max_rows);
-/* The same with the draft model's context. */
-void fixture_open_drafts(fixture *f, const char *folder, backend_kind kind, int max_rows);
 void fixture_close(fixture *f);
 
 /* The next n tokens of a sequence as rows of a call; it grows by them. Fails the test if the cache
