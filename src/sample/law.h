@@ -43,4 +43,15 @@ static inline uint64_t di_share_apply(di_share s, uint64_t w) {
     return (uint64_t)((unsigned __int128)(w << s.shift) * s.reciprocal >> 64);
 }
 
+/* The test of a draft, whose share is `target` of the target's law and `draft` > 0 of its own, by u
+ * of 63 random bits: it stands with probability min(1, target / draft). */
+static inline bool di_draft_stands(uint64_t target, uint64_t draft, uint64_t u) {
+    return target >= draft || (unsigned __int128)u * draft < (unsigned __int128)target << 63;
+}
+
+/* What a token weighs where a draft does not stand. */
+static inline uint64_t di_residual(uint64_t target, uint64_t draft) {
+    return target > draft ? target - draft : 0;
+}
+
 #endif

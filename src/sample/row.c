@@ -237,7 +237,7 @@ static int32_t walk_residual(const shaped_row *r, const di_draft_law *law, uint6
             bool drafted = i < law->count && law->ids[i] == id;
             uint64_t target = di_share_apply(p, w);
             uint64_t draft = drafted ? di_share_apply(q, law->weights[i]) : 0;
-            *sum += target > draft ? target - draft : 0;
+            *sum += di_residual(target, draft);
             if (w > 0 && *sum > limit) {
                 return id;
             }
@@ -253,7 +253,7 @@ static int32_t draw_by_rejection(shaped_row *r, const di_sample_input *in, di_sa
     uint64_t p = di_share_apply(di_share_of(r->kept_sum), kept_weight(r, law->token));
     uint64_t q = di_share_apply(di_share_of(law->sum), law_weight(law, law->token));
     uint64_t u = random_word(in, DI_RANDOM_ACCEPT, 0) >> 1;
-    if (p >= q || (unsigned __int128)u * q < (unsigned __int128)p << 63) {
+    if (di_draft_stands(p, q, u)) {
         return law->token;
     }
     uint64_t mass, ignored;

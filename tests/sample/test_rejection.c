@@ -1,6 +1,6 @@
 /* Exact rejection: whatever a draft was drawn from, the token has the target's distribution, and
  * the draft stands as often as it can. Chi-square of many draws for each option; words that draft
- * and test share would be seen.
+ * and test share would be seen. And the rule itself, with all its random words counted.
  *
  *   SOAK_EVENTS=n          n times as many draws, up to 10^6 */
 #include <string.h>
@@ -8,6 +8,7 @@
 #include "sample/statistics.h"
 
 #include "sample/arithmetic.h"
+#include "sample/law.h"
 #include "sample/philox.h"
 
 enum { DRAWS = 200000, MOST_DRAWS = 1000000 };
@@ -186,6 +187,92 @@ static void test_edges(void **state) {
     di_sample_scratch_destroy(scratch);
 }
 
+/* ---- the rule, all words counted --------------------------------------------------------------*/
+
+enum { FEW = 4 };
+
+/* How many of the 2^63 words let the draft stand; they are the lowest. */
+static uint64_t words_that_stand(uint64_t p, uint64_t q) {
+    uint64_t low = 0, high = (uint64_t)1 << 63;
+    while (low < high) {
+        uint64_t middle = low + (high - low) / 2;
+        if (di_draft_stands(p, q, middle)) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+static uint64_t total(const uint64_t *w) {
+    uint64_t sum = 0;
+    for (int i = 0; i < FEW; i++) {
+        sum += w[i];
+    }
+    return sum;
+}
+
+/* Weights of every size, zeros among them; the best weighs 2^46. */
+static void roll_weights(dice *d, uint64_t *w) {
+    for (int i = 0; i < FEW; i++) {
+        uint64_t any = ((uint64_t)roll(d) << 32 | roll(d)) >> (18 + roll_below(d, 46));
+        w[i] = roll_below(d, 4) ? any : 0;
+    }
+    w[roll_below(d, FEW)] = (uint64_t)1 << 46;
+}
+
+/* out[v]: probability that v comes out, all drafts and words summed up. */
+static void law_of_rule(const uint64_t *w, const uint64_t *v, long double *out) {
+    di_share of_target = di_share_of(total(w)), of_draft = di_share_of(total(v));
+    uint64_t p[FEW], q[FEW], rest[FEW];
+    int best = 0;
+    for (int i = 0; i < FEW; i++) {
+        p[i] = di_share_apply(of_target, w[i]);
+        q[i] = di_share_apply(of_draft, v[i]);
+        rest[i] = di_residual(p[i], q[i]);
+        best = w[i] > w[best] ? i : best;
+        out[i] = 0;
+    }
+    long double mass = (long double)total(rest);
+    for (int x = 0; x < FEW; x++) {
+        if (v[x] == 0) {
+            continue;
+        }
+        long double drafted = (long double)v[x] / (long double)total(v);
+        long double stands = (long double)words_that_stand(p[x], q[x]) * 0x1p-63L;
+        out[x] += drafted * stands;
+        for (int y = 0; y < FEW; y++) {
+            long double share = mass > 0 ? (long double)rest[y] / mass : y == best;
+            out[y] += drafted * (1 - stands) * share;
+        }
+    }
+}
+
+/* Weights of four tokens at random, near laws and equal ones among them: what comes out is off by
+ * roundings of shares alone. */
+static void test_the_rule_gives_the_targets_law_to_57_bits(void **state) {
+    (void)state;
+    dice d = {11, 0};
+    long double worst = 0;
+    for (int k = 0; k < 20000; k++) {
+        uint64_t w[FEW], v[FEW];
+        long double out[FEW];
+        roll_weights(&d, w);
+        roll_weights(&d, v);
+        for (int i = 0; i < FEW && k % 3 == 0; i++) { /* as much, a little less, or another scale */
+            v[i] = k % 2 ? w[i] >> roll_below(&d, 2) : w[i] - (w[i] > 0 ? w[i] % 3 : 0);
+        }
+        law_of_rule(w, v, out);
+        for (int i = 0; i < FEW; i++) {
+            long double off = out[i] - (long double)w[i] / (long double)total(w);
+            worst = off > worst ? off : -off > worst ? -off : worst;
+        }
+    }
+    print_message("    worst error 2^%.1f\n", (double)log2l(worst));
+    assert_true(worst < 0x1p-57L);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_temperature_1),
@@ -196,6 +283,7 @@ int main(void) {
         cmocka_unit_test(test_a_biased_target),
         cmocka_unit_test(test_shared_words_would_be_seen),
         cmocka_unit_test(test_edges),
+        cmocka_unit_test(test_the_rule_gives_the_targets_law_to_57_bits),
     };
     return cmocka_run_group_tests(tests, fill_rows, NULL);
 }
