@@ -6,14 +6,15 @@
 
 #include "support/cmocka.h"
 #include "support/golden.h"
+#include "support/model_files.h"
 
 #include "deepinfer/deepinfer.h"
 
-static di_engine *open_with(int drafts, int max_num_seqs, bool synchronous) {
+static di_engine *open_model(const char *model, int drafts, int max_num_seqs, bool synchronous) {
     di_error err = {0};
     di_engine_options o;
     di_engine_options_init(&o, sizeof o);
-    o.model = "models/demo";
+    o.model = model;
     o.backend = getenv("TEST_BACKEND"); /* NULL: the CPU */
     o.num_drafts = drafts;
     o.spec_mode = DI_SPEC_FIXED;
@@ -26,6 +27,10 @@ static di_engine *open_with(int drafts, int max_num_seqs, bool synchronous) {
         fail_msg("%s", err.message);
     }
     return e;
+}
+
+static di_engine *open_with(int drafts, int max_num_seqs, bool synchronous) {
+    return open_model("models/demo", drafts, max_num_seqs, synchronous);
 }
 
 typedef struct answers {
@@ -158,6 +163,56 @@ static void test_rounds_give_as_many_tokens_as_in_training(void **state) {
     case_close(&g);
 }
 
+/* The demo model with another value in its text_config. */
+static char *demo_with(const char *key, int value) {
+    char *folder = files_copy("models/demo");
+    json_t *config = files_read_json("models/demo/config.json");
+    json_t *text = json_object_get(config, "text_config");
+    json_t *object = json_object_get(text, key) ? text : config;
+    assert_non_null(json_object_get(object, key));
+    assert_int_equal(json_object_set_new(object, key, json_integer(value)), 0);
+    files_write_json(folder, "config.json", config);
+    json_decref(config);
+    return folder;
+}
+
+/* A draft model that is given another filler, or shorter blocks than it was trained on, proposes
+ * other drafts; the answers are what they were. */
+static void test_a_draft_model_run_otherwise_changes_drafts_alone(void **state) {
+    (void)state;
+    static answers wanted, found;
+    static const struct {
+        const char *key; /* NULL: as it is */
+        int value, drafts;
+    } cases[] = {
+        {NULL, 0, 5}, {"dspark_noise_token_id", 300, 5}, {NULL, 0, 3}, {"dspark_block_size", 3, 3}};
+    enum { CASES = sizeof cases / sizeof *cases };
+    double tokens[CASES];
+    golden_case g;
+    case_open(&g, "models/demo/golden.safetensors");
+    di_engine *e = open_with(0, 8, false);
+    ask(e, &g, &wanted);
+    di_engine_close(e);
+    for (int i = 0; i < CASES; i++) {
+        char *folder = cases[i].key ? demo_with(cases[i].key, cases[i].value) : NULL;
+        di_engine_stats s = {.struct_bytes = sizeof s};
+        e = open_model(folder ? folder : "models/demo", cases[i].drafts, 8, false);
+        ask(e, &g, &found);
+        di_engine_get_stats(e, &s);
+        di_engine_close(e);
+        assert_memory_equal(&found, &wanted, sizeof wanted);
+        tokens[i] = 1 + (double)s.drafts_accepted / (double)s.draft_rounds;
+        print_message("    %d drafts, %s %d: %.3f tokens a round\n", cases[i].drafts,
+                      cases[i].key ? cases[i].key : "as trained", cases[i].value, tokens[i]);
+        if (folder) {
+            files_remove(folder);
+        }
+    }
+    assert_true(tokens[1] < tokens[0] && tokens[1] > 1);
+    assert_true(tokens[3] != tokens[2]);
+    case_close(&g);
+}
+
 static void test_a_number_beyond_the_block_is_refused(void **state) {
     (void)state;
     di_error err = {0};
@@ -173,6 +228,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_answers_are_the_same_with_any_number_of_drafts),
         cmocka_unit_test(test_steps_with_drafts_run_ahead_of_their_results),
+        cmocka_unit_test(test_a_draft_model_run_otherwise_changes_drafts_alone),
         cmocka_unit_test(test_rounds_give_as_many_tokens_as_in_training),
         cmocka_unit_test(test_a_number_beyond_the_block_is_refused),
     };

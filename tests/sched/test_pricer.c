@@ -460,6 +460,31 @@ static void test_experience_corrects_the_head(void **state) {
     di_pricer_destroy(&w.p);
 }
 
+/* Whatever temperatures a head was calibrated to, and whatever experience says: survivals never
+ * rise along a block, or the shares of a step's budget were no beginnings of blocks. */
+static void test_survivals_never_rise_whatever_the_temperatures(void **state) {
+    (void)state;
+    enum { N = DI_MAX_DRAFTS };
+    static const float odd[] = {INFINITY, -INFINITY, NAN, 1e30f, -1e30f, 0};
+    for (int k = 0; k < 20000; k++) {
+        di_pricer_law law;
+        float z[N], single[N], survival[N];
+        int broken = 0;
+        for (int j = 0; j < N; j++) {
+            law.temperatures[j] = exp2(14 * unit() - 7); /* all that are allowed */
+            law.factors[j] = 3 * unit();
+            z[j] = unit() < 0.1 ? odd[(int)(6 * unit())] : (float)(40 * unit() - 20);
+            broken += isnan(z[j]);
+        }
+        assert_int_equal(di_pricer_survivals(&law, z, N, single, survival), broken);
+        for (int j = 0; j < N; j++) {
+            float last = j > 0 ? survival[j - 1] : 1;
+            assert_true(survival[j] >= 0 && survival[j] <= last); /* and so is a number */
+            assert_true(single[j] >= 0 && single[j] <= 1);
+        }
+    }
+}
+
 /* Predictions say that drafts pay, and steps with them are slower: they stop, for longer each time,
  * and go on when they come out better. */
 static void test_what_comes_out_refutes_predictions(void **state) {
@@ -502,6 +527,7 @@ int main(void) {
         cmocka_unit_test(test_a_small_gain_is_not_worth_an_uneven_end),
         cmocka_unit_test(test_drafts_go_to_those_who_use_them),
         cmocka_unit_test(test_experience_corrects_the_head),
+        cmocka_unit_test(test_survivals_never_rise_whatever_the_temperatures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
