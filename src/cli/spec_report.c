@@ -42,26 +42,34 @@ static void print_lengths(const di_engine_stats *s, int n, FILE *out) {
     fputc('\n', out);
 }
 
+static void print_rounds(const di_engine_stats *s, int n, FILE *out) {
+    print_places(s, n, out);
+    print_lengths(s, n, out);
+    fprintf(out, "rounds:     %llu with drafts, %.2f tokens each\n",
+            (unsigned long long)s->draft_rounds,
+            1 + share((double)s->drafts_accepted, (double)s->draft_rounds));
+}
+
+static void print_times(const di_engine_stats *s, FILE *out) {
+    double steps = (double)s->priced_steps;
+    fprintf(out,
+            "step times: %llu predicted, %.3f ms each on average, measured %.3f ms; mean "
+            "error %.1f%%\n",
+            (unsigned long long)s->priced_steps, 1e3 * s->priced_seconds_predicted / steps,
+            1e3 * s->priced_seconds_measured / steps,
+            100 * share(s->priced_seconds_error, s->priced_seconds_measured));
+}
+
 void di_spec_report(di_engine *engine, FILE *out) {
     di_engine_stats s = {.struct_bytes = sizeof s};
     di_engine_get_stats(engine, &s);
     int n = places(&s);
-    if (n == 0) {
+    if (n > 0) {
+        print_rounds(&s, n, out);
+    } else {
         fputs("drafts:     none were made\n", out);
-        return;
     }
-    print_places(&s, n, out);
-    print_lengths(&s, n, out);
-    fprintf(out, "rounds:     %llu with drafts, %.2f tokens each\n",
-            (unsigned long long)s.draft_rounds,
-            1 + share((double)s.drafts_accepted, (double)s.draft_rounds));
     if (s.priced_steps > 0) {
-        double steps = (double)s.priced_steps;
-        fprintf(out,
-                "step times: %llu predicted, %.3f ms each on average, measured %.3f ms; mean "
-                "error %.1f%%\n",
-                (unsigned long long)s.priced_steps, 1e3 * s.priced_seconds_predicted / steps,
-                1e3 * s.priced_seconds_measured / steps,
-                100 * share(s.priced_seconds_error, s.priced_seconds_measured));
+        print_times(&s, out);
     }
 }

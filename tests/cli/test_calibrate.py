@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -65,6 +66,20 @@ def test_spec_stats_add_up(_):
         assert int(made) >= int(verified) >= int(tested) >= int(accepted)
         assert abs(float(observed[:-1]) - 100 * int(accepted) / max(1, int(tested))) < 0.06
         assert 0 <= float(expected[:-1]) <= 100
+    lines = {line.split(":")[0]: line for line in result.err.splitlines() if ":" in line}
+    shares = [float(x) for x in re.findall(r"\d+: ([\d.]+)%", lines["lengths"])]
+    assert len(shares) == 4 and abs(sum(shares) - 100) < 0.3, lines
+    rounds, tokens = re.fullmatch(r"rounds: +(\d+) with drafts, ([\d.]+) tokens each",
+                                  lines["rounds"]).groups()
+    accepted = sum(int(row[3]) for row in rows)
+    assert abs(float(tokens) - 1 - accepted / int(rounds)) < 0.006, lines
+    assert "step times" not in lines  # nothing is predicted where all are verified
+    # Times are told whether or not drafts have paid.
+    priced = succeeds(deepinfer("generate", "-m", DEMO, "-o", "/dev/null", "-q", "--spec-stats",
+                                "--temperature", 0, "--max-tokens", 40, stdin=PROMPTS))
+    found = re.search(r"step times: (\d+) predicted, ([\d.]+) ms each on average, "
+                      r"measured ([\d.]+) ms; mean error ([\d.]+)%", priced.err)
+    assert found and all(float(x) > 0 for x in found.groups()), priced.err
     none = succeeds(deepinfer("run", "-m", DEMO, "-p", "x", "-n", 2, "-q", "--spec-stats",
                               "--spec-mode", "off"))
     assert "none were made" in none.err
