@@ -545,9 +545,9 @@ def read_metrics(s, headers=None):
 
 @test
 def test_metrics_count_what_was_asked(folder):
-    with demo() as s:
+    with demo("--num-drafts", "3", "--spec-mode", "fixed") as s:
         for _ in range(3):
-            s.post(PATH, chat("x", max_tokens=5, ignore_eos=True))
+            s.post(PATH, chat("x", max_tokens=5, ignore_eos=True, temperature=0))
         s.request("POST", PATH, "{")
         values = read_metrics(s)
 
@@ -558,6 +558,15 @@ def test_metrics_count_what_was_asked(folder):
         assert total("vllm:request_success_total", 'finished_reason="length"') == 3
         assert total("vllm:time_to_first_token_seconds_count") == 3
         assert total("vllm:e2e_request_latency_seconds_count") == 3
+        # An answer's time is that to its first token and the gaps behind it, whatever came in one
+        # step; the rounding of the text is the rest.
+        seconds = {n: total("vllm:%s_seconds_sum" % n) for n in (
+            "time_to_first_token", "inter_token_latency", "e2e_request_latency")}
+        rest = seconds["e2e_request_latency"] - seconds["time_to_first_token"] - seconds["inter_token_latency"]
+        assert abs(rest) < 1e-5 and min(seconds.values()) > 0, seconds
+        assert 3 <= total("vllm:inter_token_latency_seconds_count") <= 15 - 3, values
+        by_place = total("vllm:spec_decode_num_accepted_tokens_per_pos_total")
+        assert by_place == total("vllm:spec_decode_num_accepted_tokens_total") > 0, values
 
 
 @test
