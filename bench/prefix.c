@@ -65,7 +65,7 @@ static void look_up(di_cache *cache, int32_t *tokens, int64_t n, int count) {
         di_hash h = {0};
         make_prompt(tokens, n, count - 1 - run * 37 % newest);
         double start = 1e6 * di_now();
-        di_prefix_hit hit = di_cache_match(cache, (di_hash){0}, tokens, n, n - 1);
+        di_prefix_hit hit = di_cache_match(cache, (di_hash){0}, tokens, n, n - 1, false);
         double found = 1e6 * di_now();
         check(di_seq_open_at(cache, &seq, (di_hash){0}, tokens, hit.resume, &err), &err);
         di_seq_close(cache, &seq);

@@ -225,9 +225,14 @@ int di_cache_walk(di_cache *cache, di_hash salt, const int32_t *tokens, int64_t 
     return count;
 }
 
+static bool has_snapshot(const di_cache *cache, int32_t block, bool partial) {
+    int32_t n = cache->blocks.all[block].snapshot;
+    return n > 0 && (partial || !cache->snapshots.all[n].partial);
+}
+
 /* How many of the first `count` blocks walked end at the last snapshot among them. */
-static int last_snapshot(const di_cache *cache, int count) {
-    while (count > 0 && cache->blocks.all[cache->walked[count - 1]].snapshot == 0) {
+static int last_snapshot(const di_cache *cache, int count, bool partial) {
+    while (count > 0 && !has_snapshot(cache, cache->walked[count - 1], partial)) {
         count--;
     }
     return count;
@@ -238,7 +243,7 @@ static int64_t at_most(int64_t value, int64_t most) {
 }
 
 di_prefix_hit di_cache_match(di_cache *cache, di_hash salt, const int32_t *tokens, int64_t n,
-                             int64_t limit) {
+                             int64_t limit, bool partial) {
     cache->lookups++;
     cache->tokens_asked += (uint64_t)n;
     if (cache->o.num_snapshots == 0) {
@@ -249,7 +254,7 @@ di_prefix_hit di_cache_match(di_cache *cache, di_hash salt, const int32_t *token
         di_blocks_touch(&cache->blocks, cache->walked[i]);
     }
     int within = (int)at_most(found, limit > 0 ? limit / DI_BLOCK_TOKENS : 0);
-    int resume = last_snapshot(cache, within);
+    int resume = last_snapshot(cache, within, partial);
     if (resume > 0) {
         di_snapshots_touch(&cache->snapshots,
                            cache->blocks.all[cache->walked[resume - 1]].snapshot);
@@ -290,7 +295,7 @@ int64_t di_cache_pin(di_cache *cache, di_hash salt, const int32_t *tokens, int64
         blocks[i] = cache->walked[i];
         di_blocks_hold(&cache->blocks, blocks[i]);
     }
-    int resume = last_snapshot(cache, found);
+    int resume = last_snapshot(cache, found, true);
     if (resume > 0) {
         pin.snapshot = cache->blocks.all[blocks[resume - 1]].snapshot;
         di_snapshots_pin(&cache->snapshots, pin.snapshot);

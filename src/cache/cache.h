@@ -105,6 +105,10 @@ typedef struct di_seq {
     /* The draft model's context is there from this position on. The scheduler's to write; snapshots
      * keep it. */
     int64_t draft_from;
+    /* Bounded replay leaves rows of its prompt out of the model's second half, whose rings then
+     * hold less than the sequence, or other values than without. The scheduler's to write;
+     * snapshots keep it. */
+    bool partial;
 } di_seq;
 
 /* Takes a slot; the sequence is empty and its hash chain begins with `salt` (tenants must not see
@@ -119,10 +123,11 @@ typedef struct di_prefix_hit {
                         no block that could be had */
 } di_prefix_hit;
 
-/* The longest prefix of tokens[0..n) that can be reused, with resume <= limit. Changes nothing but
- * the recency of what it found. */
+/* The longest prefix of tokens[0..n) that can be reused, with resume <= limit. partial: snapshots
+ * of partial sequences will do, as for those that replay what lies behind `limit` themselves.
+ * Changes nothing but the recency of what it found. */
 di_prefix_hit di_cache_match(di_cache *cache, di_hash salt, const int32_t *tokens, int64_t n,
-                             int64_t limit);
+                             int64_t limit, bool partial);
 
 /* Opens a sequence that starts with the first `resume` tokens' state (a result of di_cache_match
  * with the same salt and tokens, nothing having happened in between): shares their blocks, takes a
@@ -148,7 +153,8 @@ void di_seq_publish(di_cache *cache, di_seq *seq, const int32_t *tokens, int64_t
  * `rolling`: replaces the sequence's earlier rolling snapshot instead of adding one (for decoding,
  * where only the newest matters). The least recently used snapshot goes if none is free. Nothing is
  * kept if too much has been written, if no block is published, if there is a snapshot at this place
- * already (it counts as used), if all are pinned, or without snapshots. */
+ * already (it counts as used; a partial one that is not pinned makes way for one that is not), if
+ * all are pinned, or without snapshots. */
 void di_seq_snapshot(di_cache *cache, di_seq *seq, int64_t written, bool rolling);
 
 /* Takes back the newest tokens down to `len` (rollback of drafts): at most max_backtracking - 1,

@@ -155,9 +155,13 @@ void di_seq_snapshot(di_cache *cache, di_seq *seq, int64_t written, bool rolling
         return;
     }
     di_block *block = &cache->blocks.all[di_prefix_map_find(&cache->blocks.map, seq->chain)];
-    if (block->snapshot) {
+    const di_snapshot *there = block->snapshot ? &cache->snapshots.all[block->snapshot] : NULL;
+    if (there && (!there->partial || seq->partial || there->pins > 0)) {
         di_snapshots_touch(&cache->snapshots, block->snapshot);
         return;
+    }
+    if (there) {
+        di_cache_drop_snapshot(cache, block->snapshot);
     }
     int32_t own = rolling ? own_snapshot(cache, seq) : 0;
     int32_t n = di_cache_reserve_copy(cache) ? snapshot_for(cache, own) : 0;
@@ -169,6 +173,7 @@ void di_seq_snapshot(di_cache *cache, di_seq *seq, int64_t written, bool rolling
     }
     di_snapshots_attach(&cache->snapshots, n, seq->chain, rolling ? seq->slot : 0);
     cache->snapshots.all[n].draft_from = seq->draft_from;
+    cache->snapshots.all[n].partial = seq->partial;
     block->snapshot = n;
     seq->rolling = rolling ? n : seq->rolling;
     di_cache_add_copy(cache, seq->slot, cache->o.num_slots + n);

@@ -13,7 +13,8 @@ typedef struct di_snapshot {
     di_hash hash; /* of its block */
     int32_t pins;
     int32_t owner;      /* slot of the sequence that it moves along with; 0 = none */
-    int64_t draft_from; /* as the sequence's */
+    int64_t draft_from; /* as the sequence's, and so is partial */
+    bool partial;
 } di_snapshot;
 
 typedef struct di_snapshots {

@@ -255,7 +255,8 @@ static di_prefix_hit match(const di_sched *s, const di_job *job) {
     if (job->prompt_logits || job->no_prefix) {
         return (di_prefix_hit){0, 0};
     }
-    return di_cache_match(s->cache, job->salt, job->tokens, job->num_tokens, limit);
+    return di_cache_match(s->cache, job->salt, job->tokens, job->num_tokens, limit,
+                          job->replay_from > 0);
 }
 
 /* Whether moving the job's state out and in again is quicker than computing it again from what the
@@ -591,6 +592,7 @@ static bool admit(di_sched *s, di_plan *plan, di_job *job) {
         job->blocked_at = spare;
         return false;
     }
+    job->seq.partial = job->replay_from > 0;
     job->opened_len = job->seq.len;
     job->kept_border = 0;
     di_queue_remove(&s->waiting, job);

@@ -75,7 +75,8 @@ static void compute_and_close(world *w, di_hash salt, const int32_t *tokens, int
 }
 
 static int matched(world *w, di_hash salt, const int32_t *tokens) {
-    return (int)(di_cache_match(w->cache, salt, tokens, TOKENS, TOKENS).matched / DI_BLOCK_TOKENS);
+    return (int)(di_cache_match(w->cache, salt, tokens, TOKENS, TOKENS, false).matched /
+                 DI_BLOCK_TOKENS);
 }
 
 /* Makes that many blocks be evicted (or taken) and gives them back as nobody's. */
@@ -145,6 +146,42 @@ static void test_a_snapshot_knows_where_the_drafts_context_begins(void **state) 
     }
 }
 
+static int64_t resumes(world *w, bool partial) {
+    return di_cache_match(w->cache, no_salt, text(0, 0), TOKENS, TOKENS, partial).resume;
+}
+
+static void snapshot_of(world *w, bool partial) {
+    di_seq seq;
+    assert_true(di_seq_open(w->cache, &seq, no_salt, &w->err));
+    seq.partial = partial;
+    compute(w, &seq, no_salt, text(0, 0), 2);
+    di_seq_close(w->cache, &seq);
+}
+
+/* A partial sequence's rings are of use to those alone that leave as much out; they make way for
+ * whole ones, and not the other way round. */
+static void test_partial_snapshots_are_not_for_everybody(void **state) {
+    (void)state;
+    world w;
+    open_world(&w, 8, 2, 4);
+    snapshot_of(&w, true);
+    assert_int_equal(resumes(&w, true), 256);
+    assert_int_equal(resumes(&w, false), 0);
+    assert_int_equal(di_cache_pin(w.cache, no_salt, text(0, 0), 256), 256);
+    snapshot_of(&w, false); /* the pinned one stays */
+    assert_int_equal(resumes(&w, false), 0);
+    di_cache_unpin(w.cache, no_salt, text(0, 0), 256);
+    snapshot_of(&w, false);
+    assert_int_equal(resumes(&w, false), 256);
+    snapshot_of(&w, true);
+    assert_int_equal(resumes(&w, false), 256);
+    assert_int_equal(resumes(&w, true), 256);
+    di_cache_stats stats;
+    di_cache_get_stats(w.cache, &stats);
+    assert_int_equal(stats.snapshots_used, 1);
+    close_world(&w);
+}
+
 /* A snapshot of a block that is gone would be of no use. */
 static void test_snapshots_go_with_their_blocks_or_when_not_used_for_longest(void **state) {
     (void)state;
@@ -154,8 +191,8 @@ static void test_snapshots_go_with_their_blocks_or_when_not_used_for_longest(voi
     for (int i = 0; i < 3; i++) {
         compute_and_close(&w, no_salt, text(i, 0), 2);
     }
-    di_prefix_hit first = di_cache_match(w.cache, no_salt, text(0, 0), TOKENS, TOKENS);
-    di_prefix_hit last = di_cache_match(w.cache, no_salt, text(2, 0), TOKENS, TOKENS);
+    di_prefix_hit first = di_cache_match(w.cache, no_salt, text(0, 0), TOKENS, TOKENS, false);
+    di_prefix_hit last = di_cache_match(w.cache, no_salt, text(2, 0), TOKENS, TOKENS, false);
     assert_true(first.matched == 256 && first.resume == 0 && last.resume == 256);
     press(&w, 3); /* two are free, the third is the end of the middle one */
     di_cache_get_stats(w.cache, &stats);
@@ -180,9 +217,9 @@ static void test_a_rolling_snapshot_moves_along(void **state) {
     }
     assert_int_equal(di_cache_take_copies(w.cache, copies, 8), 4);
     assert_true(copies[3].from == seq.slot && copies[3].to == copies[0].to);
-    di_prefix_hit hit = di_cache_match(w.cache, no_salt, text(0, 0), TOKENS, 511);
+    di_prefix_hit hit = di_cache_match(w.cache, no_salt, text(0, 0), TOKENS, 511, false);
     assert_int_equal(hit.resume, 256);
-    assert_int_equal(di_cache_match(w.cache, no_salt, text(0, 0), TOKENS, 512).resume, 512);
+    assert_int_equal(di_cache_match(w.cache, no_salt, text(0, 0), TOKENS, 512, false).resume, 512);
     di_seq_close(w.cache, &seq);
     close_world(&w);
 }
@@ -197,7 +234,8 @@ static void test_pinned_prefixes_stay(void **state) {
     press(&w, 5);
     assert_int_equal(di_cache_free_blocks(w.cache), 5);
     compute_and_close(&w, no_salt, text(1, 0), 2); /* its snapshot finds no place */
-    assert_int_equal(di_cache_match(w.cache, no_salt, text(0, 0), TOKENS, TOKENS).resume, 384);
+    assert_int_equal(di_cache_match(w.cache, no_salt, text(0, 0), TOKENS, TOKENS, false).resume,
+                     384);
     di_cache_unpin(w.cache, no_salt, text(0, 0), TOKENS);
     di_cache_unpin(w.cache, no_salt, text(0, 0), TOKENS); /* is not there any more */
     press(&w, 6);
@@ -339,7 +377,7 @@ static void test_nothing_allocates_but_pins(void **state) {
     for (int i = 0; i < 200; i++) {
         di_seq seq;
         const int32_t *t = text(i * 7 % 5, i % 3 * DI_BLOCK_TOKENS);
-        int64_t resume = di_cache_match(w.cache, no_salt, t, TOKENS, TOKENS - 1).resume;
+        int64_t resume = di_cache_match(w.cache, no_salt, t, TOKENS, TOKENS - 1, false).resume;
         assert_true(di_seq_open_at(w.cache, &seq, no_salt, t, resume, &w.err));
         compute(&w, &seq, no_salt, t, resume > 0 ? LONGEST / 4 : 1 + i % 5);
         di_seq_close(w.cache, &seq);
@@ -430,6 +468,7 @@ int main(void) {
         cmocka_unit_test(test_tenants_never_share),
         cmocka_unit_test(test_least_recently_used_ends_go_first),
         cmocka_unit_test(test_a_snapshot_knows_where_the_drafts_context_begins),
+        cmocka_unit_test(test_partial_snapshots_are_not_for_everybody),
         cmocka_unit_test(test_snapshots_go_with_their_blocks_or_when_not_used_for_longest),
         cmocka_unit_test(test_a_rolling_snapshot_moves_along),
         cmocka_unit_test(test_pinned_prefixes_stay),

@@ -40,6 +40,7 @@ typedef struct instance {
 typedef struct shadow_snapshot {
     prefix_key key; /* 0: free */
     int pins, owner;
+    bool partial;
     uint64_t stamp;
 } shadow_snapshot;
 
@@ -69,7 +70,7 @@ typedef struct world {
     shadow_seq seqs[SLOTS];
     shadow_pin pins[PINS];
     int next_id;
-    long hits, refused, evicted, twins;
+    long hits, refused, evicted, twins, replaced;
 } world;
 
 static int below(world *w, int n) {
@@ -207,7 +208,8 @@ static void marks_ok(world *w) {
 /* ---- events ---- */
 
 /* What a look-up must find, and what it makes recent. */
-static di_prefix_hit shadow_match(world *w, const text *t, int64_t n, int64_t limit, bool touch) {
+static di_prefix_hit shadow_match(world *w, const text *t, int64_t n, int64_t limit, bool partial,
+                                  bool touch) {
     int found = 0, resume = 0, which[LONGEST];
     while (found < n / DI_BLOCK_TOKENS) {
         int i = find_published(w, key_of(t, found + 1));
@@ -215,7 +217,9 @@ static di_prefix_hit shadow_match(world *w, const text *t, int64_t n, int64_t li
             break;
         }
         which[found++] = i;
-        if (found * DI_BLOCK_TOKENS <= limit && find_snapshot(w, key_of(t, found)) >= 0) {
+        int snapshot = find_snapshot(w, key_of(t, found));
+        bool good = snapshot >= 0 && (partial || !w->snapshots[snapshot].partial);
+        if (found * DI_BLOCK_TOKENS <= limit && good) {
             resume = found;
         }
     }
@@ -232,10 +236,10 @@ static di_prefix_hit shadow_match(world *w, const text *t, int64_t n, int64_t li
     return hit;
 }
 
-static di_prefix_hit match(world *w, const text *t, int64_t n, int64_t limit) {
-    di_prefix_hit hit = di_cache_match(w->cache, salt_of(t), t->tokens, n, limit);
+static di_prefix_hit match(world *w, const text *t, int64_t n, int64_t limit, bool partial) {
+    di_prefix_hit hit = di_cache_match(w->cache, salt_of(t), t->tokens, n, limit, partial);
     if (w->exact) {
-        di_prefix_hit wanted = shadow_match(w, t, n, limit, true);
+        di_prefix_hit wanted = shadow_match(w, t, n, limit, partial, true);
         assert_int_equal(hit.resume, wanted.resume);
         assert_int_equal(hit.matched, wanted.matched);
         assert_int_equal(hit.held, wanted.held);
@@ -255,9 +259,11 @@ static void open_event(world *w) {
     *q = (shadow_seq){.id = ++w->next_id};
     make_text(w, &q->text);
     int64_t n = below(w, LONGEST * DI_BLOCK_TOKENS + 1);
-    int64_t resume = below(w, 5) ? match(w, &q->text, n, n - below(w, 3)).resume : 0;
+    bool partial = below(w, 2);
+    int64_t resume = below(w, 5) ? match(w, &q->text, n, n - below(w, 3), partial).resume : 0;
     assert_true(di_seq_open_at(w->cache, &q->seq, salt_of(&q->text), q->text.tokens, resume, &err));
     assert_int_equal(q->seq.len, resume);
+    q->seq.partial = partial;
     q->open = true;
     q->slot_known = resume > 0;
     q->rolling = -1;
@@ -349,7 +355,11 @@ static int shadow_choose_snapshot(const world *w) {
 static void shadow_take_snapshot(world *w, shadow_seq *q, bool rolling) {
     prefix_key key = key_of(&q->text, q->num_published);
     int there = find_snapshot(w, key), own = rolling ? own_snapshot(w, q) : -1;
-    if (there >= 0) {
+    if (there >= 0 && w->snapshots[there].partial && !q->seq.partial &&
+        w->snapshots[there].pins == 0) {
+        w->snapshots[there] = (shadow_snapshot){0};
+        w->replaced++;
+    } else if (there >= 0) {
         w->snapshots[there].stamp = ++w->clock;
         return;
     }
@@ -361,8 +371,8 @@ static void shadow_take_snapshot(world *w, shadow_seq *q, bool rolling) {
     if (own >= 0) {
         w->snapshots[own].owner = 0;
     }
-    w->snapshots[chosen] =
-        (shadow_snapshot){.key = key, .owner = rolling ? q->id : 0, .stamp = ++w->clock};
+    w->snapshots[chosen] = (shadow_snapshot){
+        .key = key, .owner = rolling ? q->id : 0, .partial = q->seq.partial, .stamp = ++w->clock};
     q->rolling = rolling ? chosen : q->rolling;
 }
 
@@ -413,7 +423,7 @@ static void pin_event(world *w) {
     int64_t pinned = di_cache_pin(w->cache, salt_of(&p->text), p->text.tokens, p->n);
     p->used = pinned > 0;
     if (w->exact) {
-        di_prefix_hit wanted = shadow_match(w, &p->text, p->n, p->n, false);
+        di_prefix_hit wanted = shadow_match(w, &p->text, p->n, p->n, true, false);
         assert_int_equal(pinned, wanted.matched);
         for (int i = 0; i < pinned / DI_BLOCK_TOKENS; i++) {
             p->blocks[i] = find_published(w, key_of(&p->text, i + 1));
@@ -463,7 +473,7 @@ static void any_event(world *w) {
     } else {
         text t;
         make_text(w, &t);
-        match(w, &t, below(w, LONGEST * DI_BLOCK_TOKENS + 1), below(w, 900));
+        match(w, &t, below(w, LONGEST * DI_BLOCK_TOKENS + 1), below(w, 900), below(w, 2));
     }
 }
 
@@ -534,14 +544,15 @@ static void walk(bool compare, uint64_t hash_mask, long events) {
     di_cache_stats stats;
     di_cache_get_stats(w.cache, &stats);
     print_message("    seed %lu: %ld events, %ld hits, %ld refused, %lu blocks and %lu snapshots "
-                  "evicted, %ld twins\n",
+                  "evicted, %ld twins, %ld partial snapshots replaced\n",
                   (unsigned long)seed, events, w.hits, w.refused,
                   (unsigned long)stats.blocks_evicted, (unsigned long)stats.snapshots_evicted,
-                  w.twins);
+                  w.twins, w.replaced);
     assert_true(w.hits > events / 200 && w.refused > events / 200);
     if (w.exact) {
         assert_int_equal(stats.blocks_evicted, w.evicted);
         assert_true(w.twins > events / 200 && w.evicted > events / 200);
+        assert_true(w.replaced > 0);
     }
     close_world(&w);
 }

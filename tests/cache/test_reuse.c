@@ -128,7 +128,7 @@ static void ends_as_cold(world *w, di_seq *seq, int64_t length, int chunk) {
 }
 
 static int64_t resume_of(world *w, di_hash salt, int64_t length) {
-    return di_cache_match(w->f.cache, salt, w->tokens, length, length - 1).resume;
+    return di_cache_match(w->f.cache, salt, w->tokens, length, length - 1, false).resume;
 }
 
 /* The first request's rings are overwritten by the request in between, which gets its slot. */
@@ -184,7 +184,8 @@ static void test_a_prompt_resumes_at_every_block_border_also_partly_evicted(void
     grow(&w, &seq, w.tokens, LENGTH, ROWS, EACH_BORDER, NULL);
     di_seq_close(w.f.cache, &seq);
     for (int64_t border = 128; border <= 512; border += DI_BLOCK_TOKENS) {
-        di_prefix_hit hit = di_cache_match(w.f.cache, no_salt, w.tokens, LENGTH, border + 127);
+        di_prefix_hit hit =
+            di_cache_match(w.f.cache, no_salt, w.tokens, LENGTH, border + 127, false);
         assert_int_equal(hit.resume, border);
         assert_int_equal(hit.matched, 512);
         open_at(&w, &seq, no_salt, w.tokens, border);

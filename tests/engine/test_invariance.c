@@ -262,6 +262,40 @@ static void test_replay_by_mask_is_replay_by_leaving_rows_out(void **state) {
     assert_true(differs); /* or nothing was tested */
 }
 
+/* Long prompts leave snapshots in front of what the whole model has read of them. A prompt that is
+ * short enough to be read whole begins like them, and must not go on from there. */
+static void test_a_short_prompt_goes_on_from_no_long_one(void **state) {
+    (void)state;
+    enum { LONG = 700, SHARED = 384 };
+    static int32_t ids[4][LONG];
+    static const size_t lengths[4] = {LONG, LONG, LONG, SHARED + 9};
+    for (int r = 0; r < 4; r++) {
+        for (int i = 0; i < LONG; i++) {
+            ids[r][i] = 260 + (i * 37 + (i < SHARED ? 77 : r * 501)) % 3800;
+        }
+    }
+    di_request_params p = greedy(ANSWER);
+    p.ignore_eos = p.logprobs = true;
+    for (int mode = DI_REPLAY_MASK; mode <= DI_REPLAY_COMPACT; mode++) {
+        di_engine_options o = demo_options();
+        o.replay_mode = mode;
+        o.replay_keep_tokens = SHARED + 10;
+        di_engine *e = open_engine(&o);
+        answer wanted = answer_of(e, ids_prompt(ids[3], lengths[3]), p);
+        di_engine_close(e);
+        e = open_engine(&o);
+        for (int r = 0; r < 3; r++) { /* the second takes a snapshot where they part */
+            answer a = answer_of(e, ids_prompt(ids[r], lengths[r]), p);
+            answer_clear(&a);
+        }
+        answer found = answer_of(e, ids_prompt(ids[3], lengths[3]), p);
+        expect_same_answers(&found, &wanted);
+        answer_clear(&found);
+        answer_clear(&wanted);
+        di_engine_close(e);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_size_of_steps_does_not_matter),
@@ -271,6 +305,7 @@ int main(void) {
         cmocka_unit_test(test_preemption_does_not_matter),
         cmocka_unit_test(test_reading_late_does_not_matter),
         cmocka_unit_test(test_replay_by_mask_is_replay_by_leaving_rows_out),
+        cmocka_unit_test(test_a_short_prompt_goes_on_from_no_long_one),
     };
     return cmocka_run_group_tests(tests, make_wanted, free_wanted);
 }
