@@ -129,6 +129,14 @@ typedef struct di_engine_info {
     int32_t bos_token_id, eos_token_id;
     bool has_tokenizer;   /* false: the folder had no tokenizer.json; ids in, ids out */
     bool batch_invariant; /* a row's bits depend on its own sequence alone */
+    /* Memory, in bytes. On a processor weights are the checkpoint's files, mapped and read as they
+     * are needed; on a card what was copied there, n-gram tables included if they are there. work:
+     * what a step computes in. state: of sequences; num_slots slots for those that run and
+     * num_snapshots for prefixes, slot_bytes each, and num_blocks blocks of block_bytes, each for
+     * block_tokens tokens. */
+    int64_t weight_bytes, work_bytes, state_bytes;
+    int64_t slot_bytes, block_bytes, num_blocks;
+    int num_slots, num_snapshots, block_tokens;
 } di_engine_info;
 
 DI_API void di_engine_get_info(const di_engine *engine, di_engine_info *info);

@@ -124,6 +124,15 @@ class EngineInfo(Structure):
         ("eos_token_id", c_int32),
         ("has_tokenizer", c_bool),
         ("batch_invariant", c_bool),
+        ("weight_bytes", c_int64),
+        ("work_bytes", c_int64),
+        ("state_bytes", c_int64),
+        ("slot_bytes", c_int64),
+        ("block_bytes", c_int64),
+        ("num_blocks", c_int64),
+        ("num_slots", c_int),
+        ("num_snapshots", c_int),
+        ("block_tokens", c_int),
     ]
 
 

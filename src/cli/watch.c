@@ -118,6 +118,30 @@ void di_watch_look(di_watch *w) {
     w->shown = now;
 }
 
+/* 1536 -> "1.5 KiB" */
+static const char *bytes_text(int64_t bytes, char text[32]) {
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    double value = (double)bytes;
+    int unit = 0;
+    while (value >= 1024 && unit < 4) {
+        value /= 1024;
+        unit++;
+    }
+    snprintf(text, 32, unit ? "%.1f %s" : "%.0f %s", value, units[unit]);
+    return text;
+}
+
+static void print_memory(const di_engine_info *i) {
+    char weights[32], work[32], state[32], slot[32], block[32];
+    fprintf(stderr,
+            "memory:     weights %s, work %s, state of sequences %s: %d slots and %d snapshots of "
+            "%s, %lld blocks of %s for %d tokens each\n",
+            bytes_text(i->weight_bytes, weights), bytes_text(i->work_bytes, work),
+            bytes_text(i->state_bytes, state), i->num_slots, i->num_snapshots,
+            bytes_text(i->slot_bytes, slot), (long long)i->num_blocks,
+            bytes_text(i->block_bytes, block), i->block_tokens);
+}
+
 void di_watch_end(di_watch *w) {
     static const di_engine_stats zero;
     static const uint64_t none[DI_WATCH_BUCKETS];
@@ -161,5 +185,6 @@ void di_watch_end(di_watch *w) {
     }
     di_engine_info info = {.struct_bytes = sizeof info};
     di_engine_get_info(w->engine, &info);
+    print_memory(&info);
     fprintf(stderr, "batch invariance: %s (%s)\n", info.batch_invariant ? "on" : "off", w->backend);
 }

@@ -314,6 +314,7 @@ void di_engine_close(di_engine *e) {
 
 void di_engine_get_info(const di_engine *e, di_engine_info *info) {
     const di_config *c = &e->parts.weights->config;
+    const di_state_layout *l = di_cache_pool(e->parts.cache)->layout;
     di_engine_info ours = {
         .struct_bytes = info->struct_bytes,
         .vocab_size = c->vocab_size,
@@ -322,7 +323,17 @@ void di_engine_get_info(const di_engine *e, di_engine_info *info) {
         .eos_token_id = c->eos_token_id,
         .has_tokenizer = e->parts.tokenizer != NULL,
         .batch_invariant = e->parts.batch_invariant,
+        .weight_bytes = (int64_t)e->parts.weight_bytes,
+        .work_bytes = (int64_t)e->parts.work_bytes,
+        .slot_bytes = (int64_t)l->slot_stride,
+        .block_bytes = (int64_t)l->block_stride,
+        .num_blocks = e->parts.num_blocks,
+        .num_slots = e->parts.num_slots,
+        .num_snapshots = e->parts.num_snapshots,
+        .block_tokens = l->block_tokens,
     };
+    ours.state_bytes = (1 + (int64_t)ours.num_slots + ours.num_snapshots) * ours.slot_bytes +
+                       (1 + ours.num_blocks) * ours.block_bytes; /* numbers 0 are nobody's */
     size_t bytes = info->struct_bytes;
     memcpy(info, &ours, bytes < sizeof ours ? bytes : sizeof ours);
 }

@@ -17,6 +17,7 @@
 #include "ops/ref/ref.h"
 #include "ops/timed.h"
 #include "text/token_map.h"
+#include "weights/checkpoint.h"
 
 enum { OPEN_STEPS = DI_OPEN_STEPS, MIN_BACKTRACKING = 6 };
 
@@ -243,6 +244,8 @@ bool di_parts_size_cache(di_parts *e, const di_parts_options *o, size_t budget, 
     c->num_slots = o->max_num_seqs;
     c->num_snapshots = (int)snapshots;
     e->num_blocks = c->num_blocks;
+    e->num_slots = c->num_slots;
+    e->num_snapshots = c->num_snapshots;
     return true;
 }
 
@@ -273,6 +276,8 @@ static bool open_model(di_parts *e, const di_parts_options *o, di_error *err) {
     };
     e->model = di_model_create(e->weights, e->backend, e->cache, &model, err);
     di_free(map);
+    e->weight_bytes = e->weights->checkpoint->total_bytes;
+    e->work_bytes = di_model_activation_bytes(&e->weights->config, &model);
     return e->model && (!e->backend->ops->queue || di_plan_card(e, o, &start, err));
 }
 

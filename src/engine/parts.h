@@ -45,10 +45,12 @@ typedef struct di_parts {
     di_model *model;
     int64_t max_model_len;
     int64_t num_blocks;
+    int num_slots, num_snapshots;
     bool drafts; /* the draft model's context is kept */
     bool batch_invariant;
     bool time_ops;
-    bool queues_steps; /* with queue_steps, if it came to that */
+    bool queues_steps;               /* with queue_steps, if it came to that */
+    size_t weight_bytes, work_bytes; /* as di_engine_info's */
     /* What computes, in words: tells any two apart whose steps may take other times. */
     char device[512];
 } di_parts;

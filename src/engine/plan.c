@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/log.h"
 #include "model/queue.h"
 
 enum {
@@ -165,10 +164,8 @@ bool di_plan_card(di_parts *e, const di_parts_options *o, const di_plan_start *s
     if (!load(e, o, &p, err) || !make_cache(e, o, &p, err)) {
         return false;
     }
-    di_log(DI_LOG_INFO,
-           "the card's memory: weights %.2f GiB, n-gram tables %.2f, work %.2f, state %.2f; "
-           "allowed %.2f of %.2f",
-           gib(p.weights), gib(p.tables), gib(p.work), gib(p.state), gib(p.budget), gib(p.start));
+    e->weight_bytes = p.weights + p.tables;
+    e->work_bytes = p.work;
     stage s = {o, LOAD_STEPS, RECORD_STEPS};
     bool recorded;
     e->queues_steps = false;

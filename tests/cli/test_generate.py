@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 import signal
 import struct
@@ -364,6 +365,9 @@ def test_statistics_count_what_was_done(_):
     tokens = sum(a["usage"]["completion_tokens"] for a in objects(result.out))
     assert f"{tokens} of answers" in result.err and "6 finished" in result.err, result
     assert "batch invariance: on" in result.err and "us per step median" in result.err, result
+    assert re.search(r"memory: +weights [\d.]+ MiB, work [\d.]+ MiB, state of sequences [\d.]+ [KMG]iB: "
+                     r"64 slots and \d+ snapshots of [\d.]+ KiB, \d+ blocks of [\d.]+ KiB for 128 tokens",
+                     result.err), result
 
 
 @test

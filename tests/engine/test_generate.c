@@ -540,6 +540,35 @@ static void test_shorter_structs_of_older_callers_work(void **state) {
     di_engine_close(e);
 }
 
+/* What an engine says that its memory goes to is what it was told to take, and it adds up. */
+static void test_memory_is_told_and_adds_up(void **state) {
+    (void)state;
+    di_engine_options o = demo_options();
+    o.max_num_seqs = 3;
+    o.num_drafts = 5;
+    o.kv_memory = (int64_t)20 << 20;
+    di_engine_info info = {.struct_bytes = sizeof info}, plain = {.struct_bytes = sizeof plain};
+    di_engine *e = open_engine(&o);
+    di_engine_get_info(e, &info);
+    di_engine_close(e);
+    assert_int_equal(info.num_slots, 3);
+    assert_in_range(info.num_snapshots, 1, 3 * 4 + 16);
+    assert_int_equal(info.block_tokens, 128);
+    assert_int_equal(info.state_bytes, (1 + info.num_slots + info.num_snapshots) * info.slot_bytes +
+                                           (1 + info.num_blocks) * info.block_bytes);
+    int64_t nobodys = info.slot_bytes + info.block_bytes;
+    assert_in_range(info.state_bytes, o.kv_memory - info.block_bytes, o.kv_memory + nobodys);
+    assert_true(info.weight_bytes > 20 << 20 && info.work_bytes > 0);
+    o.num_drafts = 0;
+    o.no_prefix_cache = true;
+    o.max_num_batched_tokens /= 2;
+    e = open_engine(&o);
+    di_engine_get_info(e, &plain);
+    di_engine_close(e);
+    assert_int_equal(plain.num_snapshots, 0);
+    assert_true(plain.slot_bytes < info.slot_bytes && plain.work_bytes < info.work_bytes);
+}
+
 /* In builds with fault injection: whichever allocation fails, the request ends with an error or its
  * answer, and the next one is answered. */
 static void test_any_failed_allocation_ends_one_request_only(void **state) {
@@ -596,6 +625,7 @@ int main(void) {
         cmocka_unit_test(test_bad_parameters_are_refused_by_name),
         cmocka_unit_test(test_text_gets_one_begin_of_sentence),
         cmocka_unit_test(test_bad_engine_options_are_refused_by_name),
+        cmocka_unit_test(test_memory_is_told_and_adds_up),
         cmocka_unit_test(test_shorter_structs_of_older_callers_work),
         cmocka_unit_test(test_any_failed_allocation_ends_one_request_only),
         cmocka_unit_test(test_any_failed_allocation_while_opening_is_an_error),
