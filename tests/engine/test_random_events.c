@@ -1,7 +1,7 @@
 /* The engine in random weather: requests come and are cancelled, share prefixes and outrank each
- * other, in pools that are too small. Each answer gets exactly one last output, with the tokens it
- * has alone; at rest the pools are whole. tests/sched/test_random.c does the same to the scheduler
- * alone, hundreds of times as often.
+ * other, in pools that are too small, with bounded replay or without. Each answer gets exactly one
+ * last output, with the tokens it has alone; at rest the pools are whole. tests/sched/test_random.c
+ * does the same to the scheduler alone, hundreds of times as often.
  *
  *   SEED=n                 another walk
  *   REQUESTS=n             a longer one; SOAK_EVENTS=n: n times as long
@@ -29,6 +29,7 @@ enum {
     ANSWER = 40,
     MOST_ALIVE = 24,
     MAX_N = 3,
+    KEPT = 22, /* tokens of a prompt, with bounded replay: the least for a window of 16 */
 };
 
 /* What one kind of request must give, choice by choice, computed alone. */
@@ -51,7 +52,8 @@ typedef struct weather {
     di_queue *queue;
     flight flights[MOST_ALIVE];
     int alive;
-    kind kinds[KINDS];
+    kind kinds[2][KINDS]; /* without bounded replay, and with */
+    bool replay;          /* of this world */
     long requests, cancelled, late, whole;
     uint64_t preempted, kept, hit, accepted, refused;
     uint64_t queued, drafting, both; /* steps, on a card; worlds that had both kinds */
@@ -148,16 +150,18 @@ static int draft_block_of(const char *model) {
     return size;
 }
 
-static void foretell(void) {
+static void foretell(bool replay) {
     di_engine_options o = demo_options();
     o.model = w.model;
+    o.replay_mode = replay ? DI_REPLAY_COMPACT : DI_REPLAY_OFF;
+    o.replay_keep_tokens = KEPT;
     di_engine *e = open_engine(&o);
     for (int k = 0; k < KINDS; k++) {
         int32_t ids[LONGEST];
         di_request_params p = params_of(k);
         p.n = MAX_N;
         di_queue *q = open_queue(e);
-        submit(e, q, prompt_of(k, ids), p, w.kinds[k].wanted);
+        submit(e, q, prompt_of(k, ids), p, w.kinds[replay][k].wanted);
         read_answers(q, MAX_N);
         di_queue_destroy(q);
     }
@@ -180,6 +184,9 @@ static void open_world(uint64_t seed) {
     o.host_memory = below(2) ? 1 << 20 : 0;
     o.no_prefix_cache = below(5) == 0;
     o.synchronous = below(3) == 0;
+    w.replay = below(3) == 0;
+    o.replay_mode = !w.replay ? DI_REPLAY_OFF : below(2) ? DI_REPLAY_MASK : DI_REPLAY_COMPACT;
+    o.replay_keep_tokens = KEPT;
     char *folder = files_folder();
     if (o.num_drafts && o.spec_mode == DI_SPEC_PRICED && below(4)) {
         o.cost_cache =
@@ -238,7 +245,7 @@ static void cancel_event(void) {
 
 /* The answer is the one it has alone, as far as it goes. */
 static void check_answer(const flight *f, int index) {
-    const answer *found = &f->answers[index], *wanted = &w.kinds[f->kind].wanted[index];
+    const answer *found = &f->answers[index], *wanted = &w.kinds[w.replay][f->kind].wanted[index];
     assert_true(found->num_tokens <= (size_t)f->max_tokens);
     for (size_t i = 0; i < found->num_tokens; i++) {
         if (found->tokens[i] != wanted->tokens[i]) {
@@ -333,7 +340,8 @@ static void test_every_answer_ends_once_with_the_tokens_it_has_alone(void **stat
     long requests = from_environment("REQUESTS", REQUESTS) * from_environment("SOAK_EVENTS", 1);
     w.model = files_testdata("tiny");
     w.block = draft_block_of(w.model);
-    foretell();
+    foretell(false);
+    foretell(true);
     memory_taken before = {0};
     for (int worlds = 0; w.requests < requests; worlds++) {
         print_message("    seed %llu\n", (unsigned long long)seed);
@@ -361,9 +369,9 @@ static void test_every_answer_ends_once_with_the_tokens_it_has_alone(void **stat
         assert_true(w.refused > 1000);
     }
     free(w.model);
-    for (int k = 0; k < KINDS; k++) {
+    for (int k = 0; k < 2 * KINDS; k++) {
         for (int i = 0; i < MAX_N; i++) {
-            answer_clear(&w.kinds[k].wanted[i]);
+            answer_clear(&w.kinds[k / KINDS][k % KINDS].wanted[i]);
         }
     }
 }
