@@ -652,9 +652,14 @@ static void bench_streams(void) {
 
 /* ---- draws -----------------------------------------------------------------------------------*/
 
+enum { DRAWS = 256 }; /* at once, at most */
+
 typedef struct draws {
     di_draw_call call;
     di_draw *rows;
+    int32_t *tokens;
+    di_drawn *drawn;
+    float *logits;
 } draws;
 
 static void draw(void *user, int i) {
@@ -676,10 +681,34 @@ static float *device_logits(size_t n) {
     return p;
 }
 
-/* Times are of draws one behind the other, recorded, as a round of drafts has them. */
+/* n rows of this kind, each with a seed of its own. */
+static void fill_draws(draws *d, const di_draw *kind, int vocab, int n) {
+    for (int i = 0; i < n; i++) {
+        d->rows[i] = *kind;
+        d->rows[i].logits = i;
+        d->rows[i].seed = next_random();
+        d->rows[i].forced = d->rows[i].mask = d->rows[i].fed = -1;
+        d->rows[i].floor = 1;
+        d->rows[i].race = true;
+    }
+    be->ops->queue->args_send(be, d->rows, (size_t)n * sizeof *d->rows);
+    d->call = (di_draw_call){
+        .logits = d->logits,
+        .vocab_size = vocab,
+        .n = n,
+        .rows = d->rows,
+        .pairs = (di_draw_pair *)d->rows, /* unused, but argument memory */
+        .masks = (uint32_t *)d->rows,
+        .tokens = d->tokens,
+        .drawn = d->drawn,
+        .top = (di_draw_pair *)d->drawn,
+    };
+}
+
+/* Times are of draws one behind the other, recorded, whose code is there: in a step it is not. */
 static void bench_draws(void) {
-    enum { MOST = 256, VOCAB = 129280, CYCLE = 20 };
-    static const int vocabs[] = {VOCAB, 4160}, rows[] = {1, 8, 64, MOST};
+    enum { VOCAB = 129280, CYCLE = 20 };
+    static const int vocabs[] = {VOCAB, 4160}, rows[] = {1, 8, 64, DRAWS};
     static const struct {
         const char *name;
         di_draw draw;
@@ -690,46 +719,26 @@ static void bench_draws(void) {
         {"T 1, top-p 0.95", {.octaves = 1.442695f, .p_mantissa = 0x1e666666666666, .p_shift = 53}},
     };
     const di_queue_ops *queue = be->ops->queue;
-    if (!wanted("draw")) {
-        return;
-    }
-    draws d = {.rows = queue->args_create(be, MOST * sizeof *d.rows)};
-    int32_t *tokens = queue->args_create(be, MOST * sizeof *tokens);
-    di_drawn *drawn = queue->args_create(be, MOST * sizeof *drawn);
-    float *logits = device_logits((size_t)MOST * VOCAB);
-    if (!d.rows || !tokens || !drawn) {
+    draws d = {.rows = queue->args_create(be, DRAWS * sizeof *d.rows),
+               .tokens = queue->args_create(be, DRAWS * sizeof *d.tokens),
+               .drawn = queue->args_create(be, DRAWS * sizeof *d.drawn),
+               .logits = device_logits((size_t)DRAWS * VOCAB)};
+    if (!d.rows || !d.tokens || !d.drawn) {
         give_up("no memory for draws");
     }
     for (int k = 0; k < 2 * 4 * 4; k++) {
         int kind = k / 4 % 4, n = rows[k % 4], vocab = vocabs[k / 16];
         char name[96];
-        for (int i = 0; i < n; i++) {
-            d.rows[i] = kinds[kind].draw;
-            d.rows[i].logits = i;
-            d.rows[i].seed = next_random();
-            d.rows[i].forced = d.rows[i].mask = d.rows[i].fed = -1;
-            d.rows[i].floor = 1;
-            d.rows[i].race = true;
-        }
-        queue->args_send(be, d.rows, (size_t)n * sizeof *d.rows);
-        d.call = (di_draw_call){
-            .logits = logits,
-            .vocab_size = vocab,
-            .n = n,
-            .rows = d.rows,
-            .pairs = (di_draw_pair *)d.rows, /* unused, but argument memory */
-            .masks = (uint32_t *)d.rows,
-            .tokens = tokens,
-            .drawn = drawn,
-            .top = (di_draw_pair *)drawn,
-        };
         snprintf(name, sizeof name, "draw %d: %s, %d rows", vocab, kinds[kind].name, n);
-        tell(name, per_recorded_call(draw, &d, CYCLE), 4.0 * vocab * n, 0);
+        if (wanted(name)) {
+            fill_draws(&d, &kinds[kind].draw, vocab, n);
+            tell(name, per_recorded_call(draw, &d, CYCLE), 4.0 * vocab * n, 0);
+        }
     }
     queue->args_destroy(be, d.rows);
-    queue->args_destroy(be, tokens);
-    queue->args_destroy(be, drawn);
-    be->ops->free(be, logits);
+    queue->args_destroy(be, d.tokens);
+    queue->args_destroy(be, d.drawn);
+    be->ops->free(be, d.logits);
 }
 
 int main(int argc, char **argv) {
