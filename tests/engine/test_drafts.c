@@ -163,6 +163,117 @@ static void test_rounds_give_as_many_tokens_as_in_training(void **state) {
     case_close(&g);
 }
 
+/* ---- the draft model's context ----------------------------------------------------------------*/
+
+enum { PAGES = 4, PAGE_BYTES = 1200, CONTINUED = 70 };
+
+/* How drafts fared in the answers to some pages of a novel, one after the other. */
+typedef struct fared {
+    uint64_t made[16], verified[16], accepted[16];
+    int32_t tokens[PAGES][CONTINUED];
+    int64_t cached;
+} fared;
+
+static void read_pages(char pages[PAGES][PAGE_BYTES + 1]) {
+    FILE *f = fopen(testdata_path("text/english.txt"), "r");
+    assert_non_null(f);
+    for (int i = 0; i < PAGES; i++) {
+        assert_int_equal(fseek(f, 20000 + i * 30000, SEEK_SET), 0);
+        assert_int_equal(fread(pages[i], 1, PAGE_BYTES, f), PAGE_BYTES);
+        while ((pages[i][0] & 0xc0) == 0x80) { /* not in the middle of a character */
+            memmove(pages[i], pages[i] + 1, PAGE_BYTES);
+        }
+    }
+    fclose(f);
+}
+
+static void ask_pages(di_engine *e, fared *f) {
+    static char pages[PAGES][PAGE_BYTES + 1];
+    di_error err = {0};
+    di_engine_stats before = {.struct_bytes = sizeof before},
+                    after = {.struct_bytes = sizeof after};
+    read_pages(pages);
+    di_engine_get_stats(e, &before);
+    *f = (fared){0};
+    for (int i = 0; i < PAGES; i++) {
+        di_prompt p;
+        di_request_params params;
+        di_prompt_init(&p, sizeof p);
+        di_request_params_init(e, &params, sizeof params);
+        p.text = pages[i];
+        params.temperature = 0;
+        params.ignore_eos = true;
+        params.max_tokens = CONTINUED;
+        di_result *r = di_generate(e, &p, &params, NULL, NULL, &err);
+        assert_non_null(r);
+        assert_int_equal(r->num_token_ids, CONTINUED);
+        memcpy(f->tokens[i], r->token_ids, sizeof f->tokens[i]);
+        f->cached += r->cached_tokens;
+        di_result_free(r);
+    }
+    di_engine_get_stats(e, &after);
+    for (int k = 0; k < 16; k++) {
+        f->made[k] = after.drafts_made_at[k] - before.drafts_made_at[k];
+        f->verified[k] = after.drafts_verified_at[k] - before.drafts_verified_at[k];
+        f->accepted[k] = after.drafts_accepted_at[k] - before.drafts_accepted_at[k];
+    }
+}
+
+static double tokens_a_round(const fared *f) {
+    double accepted = 0;
+    for (int k = 0; k < 16; k++) {
+        accepted += (double)f->accepted[k];
+    }
+    return 1 + accepted / (double)f->verified[0];
+}
+
+/* Where its context is missing or wrong answers stay what they are and drafts are worse. So drafts
+ * must fare as in one go where prompts come in chunks and where their beginning is in the cache,
+ * and nearly as well where most of a prompt is left out of what the draft model sees. */
+static void test_drafts_fare_alike_however_the_prompt_was_read(void **state) {
+    (void)state;
+    static fared whole, chunks, cold, hot, replayed;
+    di_engine_options o;
+    di_engine_options_init(&o, sizeof o);
+    o.model = "models/demo";
+    o.backend = getenv("TEST_BACKEND");
+    o.num_drafts = 5;
+    o.spec_mode = DI_SPEC_FIXED;
+    o.no_prefix_cache = true;
+    struct {
+        fared *first, *second;
+        int rows;
+        di_replay_mode replay;
+    } runs[] = {{&whole, NULL, 1024, DI_REPLAY_OFF},
+                {&chunks, NULL, 7, DI_REPLAY_OFF},
+                {&cold, &hot, 512, DI_REPLAY_OFF},
+                {&replayed, NULL, 512, DI_REPLAY_COMPACT}};
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        di_error err = {0};
+        o.max_num_batched_tokens = runs[i].rows;
+        o.no_prefix_cache = runs[i].second == NULL;
+        o.replay_mode = runs[i].replay;
+        o.replay_keep_tokens = 140;
+        di_engine *e = di_engine_open(&o, &err);
+        if (!e) {
+            fail_msg("%s", err.message);
+        }
+        ask_pages(e, runs[i].first);
+        if (runs[i].second) {
+            ask_pages(e, runs[i].second);
+        }
+        di_engine_close(e);
+    }
+    print_message("    %.3f tokens a round, %.3f behind bounded replay; %d prompt tokens cached\n",
+                  tokens_a_round(&whole), tokens_a_round(&replayed), (int)hot.cached);
+    assert_memory_equal(&chunks, &whole, sizeof whole);
+    assert_memory_equal(&cold, &whole, sizeof whole);
+    assert_true(hot.cached >= PAGES * 128);
+    hot.cached = 0;
+    assert_memory_equal(&hot, &whole, sizeof whole);
+    assert_true(tokens_a_round(&replayed) > 0.93 * tokens_a_round(&whole));
+}
+
 /* The demo model with another value in its text_config. */
 static char *demo_with(const char *key, int value) {
     char *folder = files_copy("models/demo");
@@ -228,6 +339,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_answers_are_the_same_with_any_number_of_drafts),
         cmocka_unit_test(test_steps_with_drafts_run_ahead_of_their_results),
+        cmocka_unit_test(test_drafts_fare_alike_however_the_prompt_was_read),
         cmocka_unit_test(test_a_draft_model_run_otherwise_changes_drafts_alone),
         cmocka_unit_test(test_rounds_give_as_many_tokens_as_in_training),
         cmocka_unit_test(test_a_number_beyond_the_block_is_refused),
