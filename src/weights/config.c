@@ -174,8 +174,9 @@ static const int_field engram_ints[] = {
     {"engram_compressed_vocab_size", AT(engram_compressed_vocab_size), 1, 1 << 24},
 };
 
+/* Two blocks of drafts and a token must fit into a block of the cache (engine/parts.c). */
 static const int_field draft_ints[] = {
-    {"dspark_block_size", AT(dspark_block_size), 1, 64},
+    {"dspark_block_size", AT(dspark_block_size), 1, 63},
     {"dspark_noise_token_id", AT(dspark_noise_token_id), 0, INT32_MAX},
     {"dspark_markov_rank", AT(dspark_markov_rank), 1, 1 << 16},
 };

@@ -324,6 +324,24 @@ static void test_a_draft_model_run_otherwise_changes_drafts_alone(void **state) 
     case_close(&g);
 }
 
+/* The longest block that a config may have, of which the engine verifies no more than 16. */
+static void test_the_longest_block_is_run(void **state) {
+    (void)state;
+    static answers wanted, found;
+    golden_case g;
+    case_open(&g, "models/demo/golden.safetensors");
+    di_engine *e = open_with(0, 8, false);
+    ask(e, &g, &wanted);
+    di_engine_close(e);
+    char *folder = demo_with("dspark_block_size", 63);
+    e = open_model(folder, 16, 8, false);
+    ask(e, &g, &found);
+    di_engine_close(e);
+    files_remove(folder);
+    assert_memory_equal(&found, &wanted, sizeof wanted);
+    case_close(&g);
+}
+
 static void test_a_number_beyond_the_block_is_refused(void **state) {
     (void)state;
     di_error err = {0};
@@ -341,6 +359,7 @@ int main(void) {
         cmocka_unit_test(test_steps_with_drafts_run_ahead_of_their_results),
         cmocka_unit_test(test_drafts_fare_alike_however_the_prompt_was_read),
         cmocka_unit_test(test_a_draft_model_run_otherwise_changes_drafts_alone),
+        cmocka_unit_test(test_the_longest_block_is_run),
         cmocka_unit_test(test_rounds_give_as_many_tokens_as_in_training),
         cmocka_unit_test(test_a_number_beyond_the_block_is_refused),
     };

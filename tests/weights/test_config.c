@@ -264,6 +264,7 @@ static const variation refusals[] = {
     {T "engram_pad_id", "3", "engram_pad_token_id is 2, but engram_pad_id is 3"},
     /* drafts */
     {T "dspark_block_size", "0", "dspark_block_size"},
+    {T "dspark_block_size", "64", "dspark_block_size is 64, allowed are 1 to 63"},
     {T "dspark_noise_token_id", "129280", "dspark_noise_token_id"},
     {T "dspark_markov_rank", NULL, "dspark_markov_rank is missing"},
     {T "dspark_target_layer_ids", "[]", "dspark_target_layer_ids is empty"},
