@@ -10,7 +10,7 @@ export DI_CUDA_LIBRARY=$PWD/$build/tests/simcard/libsimcard.so TEST_BACKEND=cuda
 export CMOCKA_MESSAGE_OUTPUT=TAP TESTDATA=${TESTDATA:-build/testdata} REQUESTS=${REQUESTS:-900}
 failed=0
 for program in model/test_queue model/test_drafts engine/test_forced \
-    engine/test_structured_events engine/test_requests engine/test_random_events; do
+    engine/test_structured_events engine/test_requests engine/test_random_events engine/test_spec; do
     echo "# $program"
     "$build/tests/$program" || failed=1
 done
@@ -25,6 +25,18 @@ if stats | grep '^batch invariance: on (cuda)' >&2 &&
     echo 'ok - batch invariance is told'
 else
     echo 'not ok - batch invariance is told'
+    failed=1
+fi
+
+# What is planned keeps to what is allowed, or is told as a whole. The card has 1 GiB.
+if told=$(stats --gpu-memory 600M) && ! stats --gpu-memory 400M >/dev/null &&
+    stats --gpu-memory 400M | grep "too small: weights .*, n-gram tables .*, work .*512.*, state of 64 .*, \
+spare .*; allowed are 0.39 (gpu_memory) of 1.00 that are free" >&2 &&
+    grep '^memory: .* state of sequences [0-9.]* MiB: 64 slots' <<<"$told" >&2 &&
+    awk '/^memory:/ { if ($3 + $6 + $11 + 512 > 600) exit 1 }' <<<"$told"; then
+    echo 'ok - memory is planned within what is allowed'
+else
+    echo 'not ok - memory is planned within what is allowed'
     failed=1
 fi
 exit $failed
