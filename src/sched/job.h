@@ -63,7 +63,7 @@ struct di_job {
                             * follows from it are upper bounds until the step has been read */
     int queued;            /* steps that hold a row of it and whose results are not in: 0 to 2 */
     int plan_row;          /* row in the plan being made, or -1 */
-    int64_t prompt_border; /* last block border inside the prompt: a snapshot is taken there */
+    int64_t prompt_border; /* last one that the same prompt could resume at: a snapshot is taken */
     int64_t kept_border;   /* last one behind which a snapshot was asked for */
     int64_t branch_border; /* border up to which others' blocks matched, without a snapshot; or 0 */
     int64_t cached_tokens; /* resumed from prefixes at the first admission */

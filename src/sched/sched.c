@@ -116,6 +116,13 @@ static void start_waiting(di_sched *s, di_job *job) {
     di_queue_push(&s->waiting, job);
 }
 
+/* How far a job of so many tokens may resume: one token at least is computed, and with bounded
+ * replay the kept ones are. */
+static int64_t furthest(const di_job *job, int64_t tokens) {
+    bool replays = job->replay_from > 0 && job->replay_from < tokens - 1;
+    return replays ? job->replay_from : tokens - 1;
+}
+
 bool di_sched_add(di_sched *s, di_job *job, di_error *err) {
     if (!di_queue_reserve(&s->waiting, s->num_jobs + 1)) {
         return di_fail(err, DI_ERR_NO_MEMORY, "no memory for %zu waiting requests",
@@ -124,7 +131,7 @@ bool di_sched_add(di_sched *s, di_job *job, di_error *err) {
     s->num_jobs++;
     job->arrival = s->arrivals++;
     job->plan_row = -1;
-    job->prompt_border = (job->num_prompt - 1) / DI_BLOCK_TOKENS * DI_BLOCK_TOKENS;
+    job->prompt_border = furthest(job, job->num_prompt) / DI_BLOCK_TOKENS * DI_BLOCK_TOKENS;
     di_job *leader = job->leader;
     if (leader && leader->state != DI_JOB_NEW && !di_job_decodes(leader)) {
         job->state = DI_JOB_HELD;
@@ -245,18 +252,13 @@ static void unplan(di_plan *plan, di_job *job) {
     }
 }
 
-/* The longest prefix it may resume from: one token at least is computed, and with bounded replay
- * the kept ones are. */
+/* The longest prefix it may resume from. */
 static di_prefix_hit match(const di_sched *s, const di_job *job) {
-    int64_t limit = job->num_tokens - 1;
-    if (job->replay_from > 0 && job->replay_from < limit) {
-        limit = job->replay_from;
-    }
     if (job->prompt_logits || job->no_prefix) {
         return (di_prefix_hit){0, 0};
     }
-    return di_cache_match(s->cache, job->salt, job->tokens, job->num_tokens, limit,
-                          job->replay_from > 0);
+    return di_cache_match(s->cache, job->salt, job->tokens, job->num_tokens,
+                          furthest(job, job->num_tokens), job->replay_from > 0);
 }
 
 /* Whether moving the job's state out and in again is quicker than computing it again from what the

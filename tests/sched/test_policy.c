@@ -353,6 +353,29 @@ static void test_the_same_prompt_again_computes_its_end_only(void **state) {
     sim_close(&s);
 }
 
+/* With bounded replay the end of a prompt is computed in any case, so the snapshot lies in front of
+ * it: siblings and the same prompt again need it. */
+static void test_a_replayed_prompt_again_computes_what_it_replays(void **state) {
+    (void)state;
+    sim_options o = sim_defaults();
+    sim s;
+    o.sched.snapshot_interval = 16 * BLOCK;
+    sim_open(&s, &o);
+    di_job like = {.replay_from = 10 * BLOCK - 140};
+    sim_job *first = add_text(&s, &like, 0, 10 * BLOCK, 3);
+    like.leader = &first->job;
+    sim_job *sibling = add_text(&s, &like, 0, 10 * BLOCK, 3);
+    sim_drain(&s);
+    like.leader = NULL;
+    sim_job *again = add_text(&s, &like, 0, 10 * BLOCK, 3);
+    sim_job *short_one = add_text(&s, NULL, 0, 9 * BLOCK, 3); /* reads its end by itself */
+    sim_drain(&s);
+    assert_int_equal(sibling->job.cached_tokens, 8 * BLOCK);
+    assert_int_equal(again->job.cached_tokens, 8 * BLOCK);
+    assert_int_equal(short_one->job.cached_tokens, 0); /* nothing partial is for it */
+    sim_close(&s);
+}
+
 /* Where others' prompts went another way, a snapshot is worth having: the third of them finds it.
  */
 static void test_a_fork_in_many_prompts_becomes_a_place_to_resume(void **state) {
@@ -553,6 +576,7 @@ int main(void) {
         cmocka_unit_test(test_siblings_wait_for_the_prompt_and_go_on_from_it),
         cmocka_unit_test(test_siblings_of_a_cancelled_leader_run_by_themselves),
         cmocka_unit_test(test_the_same_prompt_again_computes_its_end_only),
+        cmocka_unit_test(test_a_replayed_prompt_again_computes_what_it_replays),
         cmocka_unit_test(test_a_fork_in_many_prompts_becomes_a_place_to_resume),
         cmocka_unit_test(test_a_preempted_job_resumes_from_its_last_full_block),
         cmocka_unit_test(test_state_is_kept_on_the_host_when_that_is_cheaper),
