@@ -147,6 +147,12 @@ static int32_t snapshot_for(di_cache *cache, int32_t own) {
     return di_snapshots_take(s);
 }
 
+/* A partial snapshot for one that is not. */
+static bool makes_way(const di_cache *cache, const di_seq *seq, int32_t n) {
+    const di_snapshot *s = &cache->snapshots.all[n];
+    return s->partial && !seq->partial && s->pins == 0;
+}
+
 void di_seq_snapshot(di_cache *cache, di_seq *seq, int64_t written, bool rolling) {
     int64_t beyond = written - (int64_t)seq->num_published * DI_BLOCK_TOKENS;
     assert(beyond >= 0);
@@ -155,12 +161,11 @@ void di_seq_snapshot(di_cache *cache, di_seq *seq, int64_t written, bool rolling
         return;
     }
     di_block *block = &cache->blocks.all[di_prefix_map_find(&cache->blocks.map, seq->chain)];
-    const di_snapshot *there = block->snapshot ? &cache->snapshots.all[block->snapshot] : NULL;
-    if (there && (!there->partial || seq->partial || there->pins > 0)) {
+    if (block->snapshot && !makes_way(cache, seq, block->snapshot)) {
         di_snapshots_touch(&cache->snapshots, block->snapshot);
         return;
     }
-    if (there) {
+    if (block->snapshot) {
         di_cache_drop_snapshot(cache, block->snapshot);
     }
     int32_t own = rolling ? own_snapshot(cache, seq) : 0;
