@@ -280,6 +280,11 @@ def test_logprobs_are_told_and_add_up(_):
         assert values == sorted(values, reverse=True) and sum(map(math.exp, values)) <= 1.000001
     assert answer["prompt_logprobs"][0] is None
     assert len(answer["prompt_logprobs"]) == answer["usage"]["prompt_tokens"]
+    # What the filters leave is one token, and another is forced: minus infinity is no JSON.
+    (forced,) = answers({"prompt": "The ghost of", "temperature": 1, "top_k": 1, "logprobs": 3,
+                         "logprobs_mode": "processed", "golden_token_ids": [3000], "max_tokens": 1})
+    assert forced["logprobs"][0]["logprob"] == -9999.0, forced
+    assert [t["logprob"] for t in forced["logprobs"][0]["top"]] == [0.0], forced
 
 
 @test
