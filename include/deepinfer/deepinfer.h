@@ -402,6 +402,8 @@ typedef struct di_engine_stats {
     /* Steps that verified drafts, steps behind which some were made; and how many of the first, and
      * of the draft model's rounds behind the others, ran as recorded programs. */
     uint64_t verify_steps, recorded_verify_steps, draft_steps, recorded_draft_steps;
+    /* Confidences in drafts that were no numbers and counted as 0: of a damaged model. */
+    uint64_t confidences_broken;
 } di_engine_stats;
 
 DI_API void di_engine_get_stats(di_engine *engine, di_engine_stats *stats);

@@ -271,7 +271,7 @@ class EngineStats(Structure):
         ("card_steps", c_uint64),
         ("recorded_steps", c_uint64),
         *((name, c_uint64) for name in ("steps_ahead", "verify_steps", "recorded_verify_steps",
-                                        "draft_steps", "recorded_draft_steps")),
+                                        "draft_steps", "recorded_draft_steps", "confidences_broken")),
     ]
 
 

@@ -48,6 +48,10 @@ static void print_rounds(const di_engine_stats *s, int n, FILE *out) {
     fprintf(out, "rounds:     %llu with drafts, %.2f tokens each\n",
             (unsigned long long)s->draft_rounds,
             1 + share((double)s->drafts_accepted, (double)s->draft_rounds));
+    if (s->confidences_broken > 0) {
+        fprintf(out, "broken:     %llu confidences are no numbers and counted as 0\n",
+                (unsigned long long)s->confidences_broken);
+    }
 }
 
 static void print_times(const di_engine_stats *s, FILE *out) {

@@ -209,6 +209,7 @@ static const di_member members[] = {
     MEMBER(di_engine_stats, recorded_verify_steps),
     MEMBER(di_engine_stats, draft_steps),
     MEMBER(di_engine_stats, recorded_draft_steps),
+    MEMBER(di_engine_stats, confidences_broken),
 };
 
 const di_member *di_layout(size_t *count) {

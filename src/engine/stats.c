@@ -143,6 +143,7 @@ void di_engine_note_step(di_engine *e, const di_work *w, di_step_tokens tokens, 
     s->draft_steps += w->num_drafted > 0;
     s->recorded_draft_steps += w->round_recorded;
     s->preempted_kept = sched.swapped;
+    s->confidences_broken = e->pricer.broken;
     tell_pools(s, &cache);
     step.number = s->steps;
     e->steps[step.number % DI_KEPT_STEPS] = step;

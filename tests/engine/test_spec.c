@@ -110,6 +110,56 @@ static void test_modes_and_counts(void **state) {
     }
 }
 
+/* The demo model with a confidence head whose weights are the largest numbers there are, of both
+ * signs: what it says is no number. */
+static char *demo_with_a_wild_head(void) {
+    static const char name[] = "mtp.2.confidence_head.proj.weight";
+    char *folder = files_copy("models/demo");
+    json_t *index = files_read_json("models/demo/model.safetensors.index.json");
+    const char *file =
+        json_string_value(json_object_get(json_object_get(index, "weight_map"), name));
+    assert_non_null(file);
+    shard_parts s;
+    shard_read(&s, files_path("models/demo", file));
+    json_t *offsets = json_object_get(json_object_get(s.header, name), "data_offsets");
+    uint16_t *w = (uint16_t *)(s.data + json_integer_value(json_array_get(offsets, 0)));
+    size_t n = (size_t)(json_integer_value(json_array_get(offsets, 1)) -
+                        json_integer_value(json_array_get(offsets, 0))) /
+               sizeof *w;
+    for (size_t i = 0; i < n; i++) {
+        w[i] = i % 2 ? 0xff7f : 0x7f7f;
+    }
+    shard_write(&s, folder, file);
+    shard_free(&s);
+    json_decref(index);
+    return folder;
+}
+
+/* Confidences that are no numbers are counted and told; drafts and answers do without them. */
+static void test_broken_confidences_are_told(void **state) {
+    (void)state;
+    di_engine_options o = drafting(5, DI_SPEC_FIXED);
+    char *folder = demo_with_a_wild_head();
+    di_engine *e = open_engine(&o);
+    di_result *wanted = ask(e, text_prompt("The ghost of"), greedy(24));
+    assert_int_equal(stats_of(e).confidences_broken, 0);
+    di_engine_close(e);
+    o.model = folder;
+    for (int priced = 0; priced < 2; priced++) {
+        o.spec_mode = priced ? DI_SPEC_PRICED : DI_SPEC_FIXED;
+        e = open_engine(&o);
+        di_result *found = ask(e, text_prompt("The ghost of"), greedy(24));
+        expect_same_tokens(found, wanted);
+        di_result_free(found);
+        di_engine_stats s = stats_of(e);
+        assert_true(priced || s.confidences_broken > 0);
+        assert_true(priced || s.drafts_accepted > 0);
+        di_engine_close(e);
+    }
+    di_result_free(wanted);
+    files_remove(folder);
+}
+
 /* ---- costs on disk ---- */
 
 /* The one file of costs in a folder. */
@@ -342,6 +392,7 @@ int main(void) {
         cmocka_unit_test(test_bad_options_are_refused_by_name),
         cmocka_unit_test(test_a_model_without_a_draft_model),
         cmocka_unit_test(test_modes_and_counts),
+        cmocka_unit_test(test_broken_confidences_are_told),
         cmocka_unit_test(test_costs_are_kept_and_damaged_files_made_anew),
         cmocka_unit_test(test_costs_of_different_engines_are_different_files),
         cmocka_unit_test(test_costs_are_kept_by_what_computes),
