@@ -29,9 +29,9 @@ else
 fi
 
 # What is planned keeps to what is allowed, or is told as a whole. The card has 1 GiB.
-if told=$(stats --gpu-memory 600M) && ! stats --gpu-memory 400M >/dev/null &&
-    stats --gpu-memory 400M | grep "too small: weights .*, n-gram tables .*, work .*512.*, state of 64 .*, \
-spare .*; allowed are 0.39 (gpu_memory) of 1.00 that are free" >&2 &&
+if told=$(stats --gpu-memory 600M) && ! refused=$(stats --gpu-memory 400M) &&
+    grep "too small: weights .*, n-gram tables .*, work .*512.*, state of 64 .*, spare .*; \
+allowed are 0.39 (gpu_memory) of 1.00 that are free" <<<"$refused" >&2 &&
     grep '^memory: .* state of sequences [0-9.]* MiB: 64 slots' <<<"$told" >&2 &&
     awk '/^memory:/ { if ($3 + $6 + $11 + 512 > 600) exit 1 }' <<<"$told"; then
     echo 'ok - memory is planned within what is allowed'
