@@ -5,7 +5,8 @@
  * does nothing.
  *
  * Products of up to 64 rows are timed as steps run them: recorded, one behind the other, the next
- * one's weights on their way while the one in front ends. The others are called one by one.
+ * one's weights on their way while the one in front ends, activations quantised by who makes them.
+ * The others are called one by one.
  *
  * Weights are visited in turn so that none is found in a cache again. On the host they are one
  * small piece of memory that stands at many addresses; on the card every address has a copy of its
@@ -132,12 +133,12 @@ static void fill(void *to, size_t bytes, const void *piece) {
     }
 }
 
-/* n random BF16 values of about unit size on the card. */
+/* n random BF16 values of about unit size on the card, of few enough bits that Q8 changes none. */
 static di_bf16 *device_bf16(size_t n) {
     static di_bf16 piece[PIECE / sizeof(di_bf16)];
     for (size_t i = 0; i < PIECE / sizeof *piece; i++) {
         uint64_t r = next_random();
-        piece[i] = (di_bf16)((r & 0x807f) | (124 + (r >> 20) % 4) << 7);
+        piece[i] = (di_bf16)((r & 0x8070) | (124 + (r >> 20) % 4) << 7);
     }
     di_bf16 *p = device(n * sizeof *p);
     fill(p, n * sizeof *p, piece);
@@ -262,89 +263,148 @@ static void measure_ceiling(void) {
 
 /* ---- products --------------------------------------------------------------------------------*/
 
-enum { MAX_CYCLE = 512, FEW_ROWS = 7 };
-
-/* Of all FP8 products of a layer, by number of rows. */
-typedef struct layer_sum {
-    double seconds[FEW_ROWS], bytes;
-} layer_sum;
+enum { MAX_CYCLE = 64, FEW_ROWS = 7, LAYERS = 12 /* whose products run in turn */ };
 
 static const int product_rows[] = {1, 2, 4, 8, 16, 32, 64, 512, 8192};
 
+/* As the model's step asks for it: x quantised by who made it (FP8, but for the grouped one, whose
+ * results are left quantised), two products of one x at once. */
+typedef struct product_shape {
+    const char *name;
+    di_dtype dtype;
+    int m, k, groups;
+    int m2; /* rows of the second weight, or 0 */
+} product_shape;
+
 typedef struct product {
-    di_tensor w[MAX_CYCLE];
-    int cycle, rows, groups;
-    di_bf16 *x, *y;
-    float *f;
+    product_shape shape;
+    di_tensor w[MAX_CYCLE], second[MAX_CYCLE];
+    int cycle, rows;
+    double bytes;
+    di_bf16 *x, *y, *y2;
 } product;
 
 static void multiply(void *user, int i) {
     const product *p = user;
-    if (p->f) {
-        be->ops->linear_f32(be, p->x, p->rows, &p->w[i], p->f);
-    } else if (p->groups > 1) {
-        be->ops->linear_grouped(be, p->x, p->rows, p->groups, &p->w[i], p->y);
+    if (p->shape.dtype == DI_BF16) {
+        be->ops->linear_f32(be, p->x, p->rows, &p->w[i], (float *)(void *)p->y);
+    } else if (p->shape.m2 > 0) {
+        be->ops->linear_pair(be, p->x, DI_Q8, p->rows, &p->w[i], p->y, &p->second[i], p->y2);
+    } else if (p->shape.groups > 1) {
+        be->ops->linear_grouped(be, p->x, p->rows, p->shape.groups, &p->w[i], p->y, DI_Q8);
     } else {
-        be->ops->linear(be, p->x, p->rows, &p->w[i], p->y);
+        be->ops->linear(be, p->x, DI_Q8, p->rows, &p->w[i], p->y);
     }
 }
 
-static void bench_product(const char *what, di_dtype dtype, int m, int k, int groups, bool f32,
-                          layer_sum *sum) {
-    static product p;
-    char name[96];
-    if (!wanted(what)) {
-        return;
+static void open_product(product *p, product_shape s) {
+    *p = (product){.shape = s};
+    size_t most = s.dtype == DI_BF16 ? 64 : MAX_ROWS;
+    for (size_t bytes = 0; p->cycle == 0 || (bytes < CYCLE_BYTES && p->cycle < MAX_CYCLE);) {
+        p->w[p->cycle] = make_weight(s.dtype, s.m, s.k);
+        size_t all = weight_bytes(&p->w[p->cycle]);
+        if (s.m2 > 0) {
+            p->second[p->cycle] = make_weight(s.dtype, s.m2, s.k);
+            all += weight_bytes(&p->second[p->cycle]);
+        }
+        p->bytes = (double)all;
+        bytes += all;
+        p->cycle++;
     }
-    p = (product){.groups = groups};
-    p.w[0] = make_weight(dtype, m, k);
-    size_t bytes = weight_bytes(&p.w[0]);
-    p.cycle = (int)(CYCLE_BYTES / bytes) + 1;
-    p.cycle = p.cycle < 64 ? p.cycle : 64;
-    for (int i = 1; i < p.cycle; i++) {
-        p.w[i] = make_weight(dtype, m, k);
-    }
-    int most = f32 ? 64 : MAX_ROWS;
-    p.x = device_bf16((size_t)most * (size_t)groups * (size_t)k);
-    p.y = device((size_t)most * (size_t)m * 4);
-    p.f = f32 ? (float *)(void *)p.y : NULL;
+    p->x = device_bf16(most * (size_t)s.groups * (size_t)s.k);
+    p->y = device(most * (size_t)s.m * 4);
+    p->y2 = s.m2 > 0 ? device(most * (size_t)s.m2 * 4) : NULL;
+}
+
+static void close_product(product *p) {
+    be->ops->free(be, p->x);
+    be->ops->free(be, p->y);
+    be->ops->free(be, p->y2);
+}
+
+static double product_flops(const product *p, int rows) {
+    return 2.0 * rows * (p->shape.m + p->shape.m2) * p->shape.k;
+}
+
+static void time_product(product *p, double seconds[FEW_ROWS]) {
+    const product_shape *s = &p->shape;
     for (size_t i = 0; i < sizeof product_rows / sizeof *product_rows; i++) {
-        p.rows = product_rows[i];
-        if (p.rows > most || (only_rows && p.rows != only_rows)) {
+        char name[96];
+        p->rows = product_rows[i];
+        if ((s->dtype == DI_BF16 && p->rows > 64) || (only_rows && p->rows != only_rows)) {
             continue;
         }
-        snprintf(name, sizeof name, "%s %dx%d, %d rows", what, m, k, p.rows);
-        double seconds =
-            i < FEW_ROWS ? per_recorded_call(multiply, &p, p.cycle) : per_call(multiply, &p, 2);
-        tell(name, seconds, (double)bytes, 2.0 * p.rows * m * k);
-        if (sum && i < FEW_ROWS) {
-            sum->seconds[i] += seconds;
+        snprintf(name, sizeof name, "%s %dx%d, %d rows", s->name, s->m + s->m2, s->k, p->rows);
+        double once =
+            i < FEW_ROWS ? per_recorded_call(multiply, p, p->cycle) : per_call(multiply, p, 2);
+        tell(name, once, p->bytes, product_flops(p, p->rows));
+        if (i < FEW_ROWS) {
+            seconds[i] += once;
         }
     }
-    if (sum) {
-        sum->bytes += (double)bytes;
-    }
-    be->ops->free(be, p.x);
-    be->ops->free(be, p.y);
-    di_cuda_forget(be);
 }
 
-/* The FP8 products of a layer, and what they take together. */
+static void bench_product(product_shape s) {
+    static product p;
+    double unused[FEW_ROWS] = {0};
+    if (wanted(s.name)) {
+        open_product(&p, s);
+        time_product(&p, unused);
+        close_product(&p);
+        di_cuda_forget(be);
+    }
+}
+
+static const product_shape layer_shapes[] = {
+    {"wkv, wq_a FP8", DI_F8_E4M3, HEAD_DIM, HIDDEN, 1, Q_LORA},
+    {"wq_b FP8", DI_F8_E4M3, HEADS *HEAD_DIM, Q_LORA, 1, 0},
+    {"wo_a FP8 grouped", DI_F8_E4M3, O_GROUPS *O_LORA, HEADS *HEAD_DIM / O_GROUPS, O_GROUPS, 0},
+    {"wo_b FP8", DI_F8_E4M3, HIDDEN, O_GROUPS *O_LORA, 1, 0},
+};
+
+enum { LAYER_PRODUCTS = sizeof layer_shapes / sizeof *layer_shapes };
+
+static void run_layer(void *user, int i) {
+    product *p = user;
+    for (int j = 0; j < LAYER_PRODUCTS; j++) {
+        multiply(&p[j], i);
+    }
+}
+
+/* The FP8 products of a layer: each behind another one like it, what these times add up to, and all
+ * of them in the order of a layer. */
 static void bench_layer_products(void) {
-    layer_sum sum = {{0}, 0};
-    char name[96];
-    bench_product("wkv FP8", DI_F8_E4M3, HEAD_DIM, HIDDEN, 1, false, &sum);
-    bench_product("wq_a FP8", DI_F8_E4M3, Q_LORA, HIDDEN, 1, false, &sum);
-    bench_product("wq_b FP8", DI_F8_E4M3, HEADS * HEAD_DIM, Q_LORA, 1, false, &sum);
-    bench_product("wo_a FP8 grouped", DI_F8_E4M3, O_GROUPS * O_LORA, HEADS * HEAD_DIM / O_GROUPS,
-                  O_GROUPS, false, &sum);
-    bench_product("wo_b FP8", DI_F8_E4M3, HIDDEN, O_GROUPS * O_LORA, 1, false, &sum);
-    for (int i = 0; i < FEW_ROWS && wanted(" FP8"); i++) { /* asked for all of them */
-        if (sum.seconds[i] > 0) {
-            snprintf(name, sizeof name, "all five FP8 products, %d rows", product_rows[i]);
-            tell(name, sum.seconds[i], sum.bytes, 2 * sum.bytes * product_rows[i]);
+    static product p[LAYER_PRODUCTS];
+    double seconds[FEW_ROWS] = {0}, bytes = 0;
+    bool all = wanted(" FP8"); /* asked for all of them */
+    for (int j = 0; j < LAYER_PRODUCTS; j++) {
+        if (wanted(layer_shapes[j].name)) {
+            open_product(&p[j], layer_shapes[j]);
+            time_product(&p[j], seconds);
+            bytes += p[j].bytes;
         }
     }
+    for (int i = 0; i < FEW_ROWS && all; i++) {
+        char name[96];
+        double flops = 0;
+        if (only_rows && product_rows[i] != only_rows) {
+            continue;
+        }
+        for (int j = 0; j < LAYER_PRODUCTS; j++) {
+            p[j].rows = product_rows[i];
+            flops += product_flops(&p[j], p[j].rows);
+        }
+        snprintf(name, sizeof name, "all five FP8 products, %d rows", product_rows[i]);
+        tell(name, seconds[i], bytes, flops);
+        snprintf(name, sizeof name, "the same in the order of a layer, %d rows", product_rows[i]);
+        tell(name, per_recorded_call(run_layer, p, LAYERS), bytes, flops);
+    }
+    for (int j = 0; j < LAYER_PRODUCTS; j++) {
+        if (wanted(layer_shapes[j].name)) {
+            close_product(&p[j]);
+        }
+    }
+    di_cuda_forget(be);
 }
 
 /* ---- experts ---------------------------------------------------------------------------------*/
@@ -603,7 +663,8 @@ static void expand(void *user, int i) {
     const streams *s = user;
     float *pre = s->coeffs, *post = pre + s->n * HC, *comb = post + s->n * HC;
     (void)i;
-    be->ops->mhc_post(be, s->y, post, comb, s->n, HC, HIDDEN, s->h, pre, &s->norm, 1e-20f, s->x);
+    be->ops->mhc_post(be, s->y, post, comb, s->n, HC, HIDDEN, s->h, pre, &s->norm, 1e-20f, s->x,
+                      NULL);
 }
 
 static void mix(void *user, int i) {
@@ -756,8 +817,8 @@ int main(int argc, char **argv) {
     measure_ceiling();
     bench_experts();
     bench_layer_products();
-    bench_product("gate BF16", DI_BF16, EXPERTS, HIDDEN, 1, true, NULL);
-    bench_product("head BF16", DI_BF16, 8080, HIDDEN, 1, true, NULL);
+    bench_product((product_shape){"gate BF16", DI_BF16, EXPERTS, HIDDEN, 1, 0});
+    bench_product((product_shape){"head BF16", DI_BF16, 8080, HIDDEN, 1, 0});
     bench_attention();
     bench_index();
     bench_streams();

@@ -270,11 +270,11 @@ typedef enum product_kind { LINEAR, LINEAR_F32, GROUPED } product_kind;
 
 static void run_product(bench *b, product_kind kind, const di_tensor *w, int n) {
     if (kind == LINEAR) {
-        b->be->ops->linear(b->be, b->x, n, w, b->y);
+        b->be->ops->linear(b->be, b->x, DI_PLAIN, n, w, b->y);
     } else if (kind == LINEAR_F32) {
         b->be->ops->linear_f32(b->be, b->x, n, w, (float *)b->y);
     } else {
-        b->be->ops->linear_grouped(b->be, b->x, n, O_GROUPS, w, b->y);
+        b->be->ops->linear_grouped(b->be, b->x, n, O_GROUPS, w, b->y, DI_PLAIN);
     }
 }
 

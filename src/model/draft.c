@@ -71,7 +71,7 @@ static void head(di_model *m, int n) {
     const di_draft_weights *last = &m->w->draft[c->num_nextn_predict_layers - 1];
     di_activations *a = &m->a;
     ops->mhc_pre(m->be, a->h, a->pre, n, c->hc_mult, c->hidden_size, a->g);
-    ops->rms_norm(m->be, a->g, &last->norm, c->rms_norm_eps, n, c->hidden_size, a->x);
+    ops->rms_norm(m->be, a->g, &last->norm, c->rms_norm_eps, n, c->hidden_size, a->x, NULL);
     ops->linear_f32(m->be, a->x, n, &m->w->head, a->logits);
 }
 

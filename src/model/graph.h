@@ -14,11 +14,12 @@ typedef struct di_activations {
     float *next_pre;             /* [n, hc_mult] */
     float *post, *comb;          /* [n, hc_mult], [n, hc_mult, hc_mult] */
     di_bf16 *x, *y;              /* [n, hidden_size] */
-    di_bf16 *qr;                 /* [n, q_lora_rank] */
+    di_bf16 *x8;                 /* [n, hidden_size] x as DI_Q8, where attention begins */
+    di_bf16 *qr;                 /* [n, q_lora_rank], DI_Q8 behind its norm */
     di_bf16 *q, *o;              /* [n, heads, head_dim] */
     di_bf16 *kv;                 /* [n, head_dim] */
     uint8_t *records;            /* [n, window record] */
-    di_bf16 *u;                  /* [n, o_groups * o_lora_rank] */
+    di_bf16 *u;                  /* [n, o_groups * o_lora_rank], DI_Q8 */
     float *group_k, *group_g;    /* [n, head_dim] */
     di_bf16 *latent;             /* [n, head_dim] */
     di_bf16 *key;                /* [n, index_head_dim] */
@@ -31,7 +32,8 @@ typedef struct di_activations {
     di_rope_table rope[2];       /* [0] window-only layers, [1] layers with compression */
     di_rope_table entry_rope[3]; /* by ratio: positions of the entries that close */
     di_bf16 *taps;               /* [n, draft targets, hidden_size] with drafts */
-    di_bf16 *main_x;             /* [n, hidden_size] what the draft's context keys are made of */
+    di_bf16 *main_x;             /* [n, hidden_size] what the draft's context keys are made of;
+                                    DI_Q8 behind its norm */
     di_bf16 *g;                  /* [draft rows, hidden_size] hidden before the draft's norm;
                                     draft rows: a block for each of di_draft_seqs sequences */
     di_bf16 *markov;             /* [sequences, dspark_markov_rank] */

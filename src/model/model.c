@@ -45,6 +45,7 @@ static size_t lay_out(const di_config *c, const di_model_options *o, char *base,
     a->comb = place(base, &end, n, hc * hc * sizeof(float));
     a->x = place(base, &end, kept, d * sizeof(di_bf16));
     a->y = place(base, &end, n, d * sizeof(di_bf16));
+    a->x8 = place(base, &end, n, d * sizeof(di_bf16));
     a->qr = place(base, &end, n, (size_t)c->q_lora_rank * sizeof(di_bf16));
     a->q = place(base, &end, n, heads * hd * sizeof(di_bf16));
     a->o = place(base, &end, n, heads * hd * sizeof(di_bf16));

@@ -92,10 +92,10 @@ static void publish(di_model *m, const di_pass *pass, int l) {
     ops->compress(m->be, &pass->step, l, ratio, a->group_k, ratio > 1 ? a->group_g : NULL,
                   pass->entries[ratio], count, c->head_dim, a->latent);
     ops->rms_norm(m->be, a->latent, &w->compressor.norm, c->rms_norm_eps, count, c->head_dim,
-                  a->latent);
-    ops->linear(m->be, a->latent, count, &w->indexer.wk, a->key);
+                  a->latent, NULL);
+    ops->linear(m->be, a->latent, DI_PLAIN, count, &w->indexer.wk, a->key);
     ops->rms_norm(m->be, a->key, &w->indexer.k_norm, c->rms_norm_eps, count, c->index_head_dim,
-                  a->key);
+                  a->key, NULL);
     ops->rope(m->be, a->key, count, 1, c->index_head_dim, rope, false);
     ops->rope(m->be, a->latent, count, 1, c->head_dim, rope, false);
     ops->entry_store(m->be, &pass->step, l, ratio, pass->entries[ratio], count, a->latent,
@@ -113,9 +113,9 @@ static void choose_entries(di_model *m, const di_pass *pass, int l) {
     int n = pass->step.num_rows;
     bool candidates = plan->builds_candidates || plan->uses_candidates;
 
-    ops->linear(m->be, a->qr, n, &w->wq_b, a->index_q);
+    ops->linear(m->be, a->qr, DI_Q8, n, &w->wq_b, a->index_q);
     ops->rope(m->be, a->index_q, n, c->index_n_heads, c->index_head_dim, a->rope[1], false);
-    ops->linear(m->be, a->x, n, &w->weights_proj, a->index_weight);
+    ops->linear(m->be, a->x, DI_PLAIN, n, &w->weights_proj, a->index_weight);
     ops->index_topk(m->be, &pass->step, plan->kv_source, plan->ratio, a->index_q, a->index_weight,
                     c->index_n_heads, c->index_head_dim, c->index_topk,
                     candidates ? a->candidates : NULL, plan->builds_candidates,
@@ -127,10 +127,11 @@ static void choose_entries(di_model *m, const di_pass *pass, int l) {
     observe(m, "topk", l, a->topk, rows * (size_t)c->index_topk);
 }
 
-/* x -> kv, what window keys are made of. */
-static void project_keys(di_model *m, const di_pass *pass, const di_attention_weights *w,
-                         const di_bf16 *x) {
-    m->be->ops->linear(m->be, x, pass->step.num_rows, &w->wkv, m->a.kv);
+/* x8 -> kv, what window keys are made of, and qr, what queries are. */
+static void project(di_model *m, const di_pass *pass, const di_attention_weights *w) {
+    di_activations *a = &m->a;
+    m->be->ops->linear_pair(m->be, a->x8, DI_Q8, pass->step.num_rows, &w->wkv, a->kv, &w->wq_a,
+                            a->qr);
 }
 
 /* kv -> the rows' own window records. */
@@ -155,19 +156,17 @@ static void announce_keys(di_model *m, const di_pass *pass, int l, bool entries)
     }
 }
 
-/* x -> qr, what queries are made of. */
-static void project_queries(di_model *m, const di_pass *pass, const di_attention_weights *w) {
-    const di_ops *ops = m->be->ops;
+/* The norm of qr, which only products read. */
+static void norm_queries(di_model *m, const di_pass *pass, const di_attention_weights *w) {
     const di_config *c = m->c;
     di_activations *a = &m->a;
-    int n = pass->step.num_rows;
-    ops->linear(m->be, a->x, n, &w->wq_a, a->qr);
-    ops->rms_norm(m->be, a->qr, &w->q_norm, c->rms_norm_eps, n, c->q_lora_rank, a->qr);
+    m->be->ops->rms_norm(m->be, a->qr, &w->q_norm, c->rms_norm_eps, pass->step.num_rows,
+                         c->q_lora_rank, NULL, a->qr);
 }
 
 /* qr -> q. */
 static void make_queries(di_model *m, const di_pass *pass, const di_attention_weights *w) {
-    m->be->ops->linear(m->be, m->a.qr, pass->step.num_rows, &w->wq_b, m->a.q);
+    m->be->ops->linear(m->be, m->a.qr, DI_Q8, pass->step.num_rows, &w->wq_b, m->a.q);
 }
 
 /* o -> y: the grouped projection. Branches are joined inside, so that neither its first product nor
@@ -176,10 +175,10 @@ static void project_output(di_model *m, const di_pass *pass, const di_attention_
     const di_ops *ops = m->be->ops;
     di_activations *a = &m->a;
     int n = pass->step.num_rows;
-    ops->linear_grouped(m->be, a->o, n, m->c->o_groups, &w->wo_a, a->u);
+    ops->linear_grouped(m->be, a->o, n, m->c->o_groups, &w->wo_a, a->u, DI_Q8);
     join(m, KEYS);
     join(m, MIXES);
-    ops->linear(m->be, a->u, n, &w->wo_b, a->y);
+    ops->linear(m->be, a->u, DI_Q8, n, &w->wo_b, a->y);
 }
 
 /* The mixes of the streams, on their branch. */
@@ -193,7 +192,7 @@ static void mix(di_model *m, const di_pass *pass, const di_hc_weights *w) {
     back(m);
 }
 
-/* x -> y. `published`: this layer's entries were stored by an earlier pass. */
+/* x, x8 -> y. `published`: this layer's entries were stored by an earlier pass. */
 static void attention(di_model *m, const di_pass *pass, int l, bool published) {
     const di_config *c = m->c;
     const di_layer_plan *plan = &c->layers[l];
@@ -202,7 +201,7 @@ static void attention(di_model *m, const di_pass *pass, int l, bool published) {
     di_rope_table rope = a->rope[plan->ratio > 0];
     bool compressed = plan->mode != DI_LAYER_SWA;
 
-    project_keys(m, pass, w, a->x); /* small, and before the large one takes all there is */
+    project(m, pass, w);
     fork_to(m, KEYS);
     make_keys(m, pass, w, rope);
     announce_keys(m, pass, l, false);
@@ -210,7 +209,7 @@ static void attention(di_model *m, const di_pass *pass, int l, bool published) {
         publish(m, pass, l);
     }
     back(m);
-    project_queries(m, pass, w);
+    norm_queries(m, pass, w);
     if (plan->index_source == l) {
         fork_to(m, KEYS);
         choose_entries(m, pass, l);
@@ -230,14 +229,14 @@ static void attention(di_model *m, const di_pass *pass, int l, bool published) {
     project_output(m, pass, w);
 }
 
-/* A draft stage's attention, x -> y: its rows see the ring in front of them and each other. */
+/* A draft stage's attention, x8 -> y: its rows see the ring in front of them and each other. */
 static void draft_attention(di_model *m, const di_pass *pass, int stage) {
     const di_config *c = m->c;
     const di_attention_weights *w = &m->w->draft[stage].block.attn;
     di_activations *a = &m->a;
-    project_keys(m, pass, w, a->x);
+    project(m, pass, w);
     make_keys(m, pass, w, a->rope[0]);
-    project_queries(m, pass, w);
+    norm_queries(m, pass, w);
     make_queries(m, pass, w);
     m->be->ops->attention(m->be, &pass->step, c->num_hidden_layers + stage, c->sliding_window, -1,
                           0, a->q, c->num_attention_heads, c->head_dim, a->rope[0], a->records,
@@ -265,24 +264,26 @@ static void experts(di_model *m, const di_pass *pass, const di_moe_weights *w, i
 
 /* ---- layers -----------------------------------------------------------------------------------*/
 
-/* What enters a sub-block: collapse with the mix of the one before, and norm. */
+/* What enters attention: collapse with the mix of the sub-block before, and norm. */
 static void collapse(di_model *m, const di_pass *pass, const float *pre, const di_tensor *norm) {
     const di_config *c = m->c;
+    di_activations *a = &m->a;
     int n = pass->step.num_rows;
-    m->be->ops->mhc_pre(m->be, m->a.h, pre, n, c->hc_mult, c->hidden_size, m->a.x);
-    m->be->ops->rms_norm(m->be, m->a.x, norm, c->rms_norm_eps, n, c->hidden_size, m->a.x);
+    m->be->ops->mhc_pre(m->be, a->h, pre, n, c->hc_mult, c->hidden_size, a->x);
+    m->be->ops->rms_norm(m->be, a->x, norm, c->rms_norm_eps, n, c->hidden_size, a->x, a->x8);
 }
 
 /* Writes y back into the streams; the mix just computed serves the next sub-block, and so does what
- * enters that one, x, if its norm is given. */
-static void expand(di_model *m, const di_pass *pass, const di_tensor *norm) {
+ * enters that one, x, if its norm is given, and x8 if it is attention. */
+static void expand(di_model *m, const di_pass *pass, const di_tensor *norm, bool attention) {
     const di_config *c = m->c;
     di_activations *a = &m->a;
     float *used = a->pre;
     a->pre = a->next_pre;
     a->next_pre = used;
     m->be->ops->mhc_post(m->be, a->y, a->post, a->comb, pass->step.num_rows, c->hc_mult,
-                         c->hidden_size, a->h, a->pre, norm, c->rms_norm_eps, a->x);
+                         c->hidden_size, a->h, a->pre, norm, c->rms_norm_eps, a->x,
+                         attention ? a->x8 : NULL);
 }
 
 static void engram(di_model *m, const di_pass *pass, int l) {
@@ -336,12 +337,12 @@ static void layer(di_model *m, const di_pass *pass, int l, bool ready, bool publ
     }
     attention(m, pass, l, published);
     observe(m, "attn_out", l, m->a.y, n * width);
-    expand(m, pass, &w->ffn_norm);
+    expand(m, pass, &w->ffn_norm, false);
 
     mix(m, pass, &w->hc_ffn);
     experts(m, pass, &w->moe, c->num_experts_per_tok, pass->any_image ? pass->image : NULL, l);
     observe(m, "ffn_out", l, m->a.y, n * width);
-    expand(m, pass, x_is_ready(m, l + 1) ? &m->w->layers[l + 1].block.attn_norm : NULL);
+    expand(m, pass, x_is_ready(m, l + 1) ? &m->w->layers[l + 1].block.attn_norm : NULL, true);
     observe(m, "h", l, m->a.h, di_stream_bytes(c) * n);
     observe(m, "pre", l, m->a.pre, n * (size_t)c->hc_mult * sizeof(float));
 }
@@ -354,11 +355,11 @@ void di_graph_draft_stage(di_model *m, const di_pass *pass, int stage) {
     collapse(m, pass, m->a.pre, &w->attn_norm);
     draft_attention(m, pass, stage);
     mix(m, pass, &w->hc_attn);
-    expand(m, pass, &w->ffn_norm);
+    expand(m, pass, &w->ffn_norm, false);
 
     mix(m, pass, &w->hc_ffn);
     experts(m, pass, &w->moe, c->dspark_num_experts_per_tok, NULL, l);
-    expand(m, pass, NULL);
+    expand(m, pass, NULL, false);
     observe(m, "h", l, m->a.h, di_stream_bytes(c) * n);
     observe(m, "pre", l, m->a.pre, n * (size_t)c->hc_mult * sizeof(float));
 }
@@ -392,12 +393,12 @@ static void draft_context(di_model *m, const di_pass *pass) {
     int n = pass->step.num_rows;
     observe(m, "taps", c->num_hidden_layers, a->taps,
             (size_t)n * (size_t)c->num_dspark_targets * (size_t)c->hidden_size * sizeof(di_bf16));
-    ops->linear(m->be, a->taps, n, &first->main_proj, a->main_x);
-    ops->rms_norm(m->be, a->main_x, &first->main_norm, c->rms_norm_eps, n, c->hidden_size,
+    ops->linear(m->be, a->taps, DI_PLAIN, n, &first->main_proj, a->main_x);
+    ops->rms_norm(m->be, a->main_x, &first->main_norm, c->rms_norm_eps, n, c->hidden_size, NULL,
                   a->main_x);
     for (int s = 0; s < c->num_nextn_predict_layers; s++) {
         const di_attention_weights *w = &m->w->draft[s].block.attn;
-        project_keys(m, pass, w, a->main_x);
+        ops->linear(m->be, a->main_x, DI_Q8, n, &w->wkv, a->kv);
         make_keys(m, pass, w, a->rope[0]);
         ops->window_store(m->be, &pass->step, c->num_hidden_layers + s, a->records);
     }
@@ -439,6 +440,6 @@ void di_graph_head(di_model *m, int n) {
     ops->gather_rows(m->be, a->pre, m->in->logit_rows, n, (size_t)c->hc_mult * sizeof(float),
                      a->pre_kept);
     ops->mhc_pre(m->be, a->h_kept, a->pre_kept, n, c->hc_mult, c->hidden_size, a->x);
-    ops->rms_norm(m->be, a->x, &m->w->norm, c->rms_norm_eps, n, c->hidden_size, a->x);
+    ops->rms_norm(m->be, a->x, &m->w->norm, c->rms_norm_eps, n, c->hidden_size, a->x, NULL);
     ops->linear_f32(m->be, a->x, n, &m->w->head, a->logits);
 }

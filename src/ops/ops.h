@@ -10,6 +10,10 @@
  *   in the step, however a prompt is cut into steps, and however many threads there are.
  * - Rounding to BF16 happens exactly where a formula says bf16(...); everything else is float32
  *   unless a backend documents something wider. docs/numerics.md lists all fixed sum orders.
+ * - Rows that only products with FP8 weights read are handed over as DI_Q8: their values are what
+ * Q8 makes of them, there and back. BF16 holds that exactly and Q8 leaves it as it is, so who has
+ *   quantised changes no result. It is the caller's promise; the oracle faults rows that break it,
+ *   and quantised rows for weights that would not have quantised them (BF16).
  * - Arrays described as "host" are read before the call returns.
  * - Thread-safety: one thread at a time per backend. */
 #ifndef DI_OPS_OPS_H
@@ -86,6 +90,9 @@ typedef struct di_entry {
     int64_t entry; /* number within its sequence; its position is entry * ratio */
 } di_entry;
 
+/* Rows as any op leaves them, or gone through Q8 (32 values of a row share a scale). */
+typedef enum di_form { DI_PLAIN, DI_Q8 } di_form;
+
 /* ---- the ops -----------------------------------------------------------------------------------
  *
  * As types of functions, so that a backend declares its own by them. */
@@ -112,22 +119,28 @@ typedef void di_op_mhc_pre(di_backend *be, const di_bf16 *h, const float *pre, i
 
 /* 2.2 expand, in place: h[t][j] = bf16(post[t][j] * y[t] + sum_i comb[t][i][j] * h[t][i]).
  * norm != NULL: what enters the next sub-block too, x = rms_norm(mhc_pre(h, pre), norm) to the
- * bit, bf16 [n, d]; else pre and x are unused. */
+ * bit, bf16 [n, d], and q8 unless that is NULL, the same through Q8; else pre, x, q8 are unused. */
 typedef void di_op_mhc_post(di_backend *be, const di_bf16 *y, const float *post, const float *comb,
                             int n, int hc, int d, di_bf16 *h, const float *pre,
-                            const di_tensor *norm, float norm_eps, di_bf16 *x);
+                            const di_tensor *norm, float norm_eps, di_bf16 *x, di_bf16 *q8);
 
 /* out[t] = bf16((h[t][0] + h[t][1] + ...) / hc), rows of out ldo values apart. */
 typedef void di_op_stream_mean(di_backend *be, const di_bf16 *h, int n, int hc, int d, di_bf16 *out,
                                size_t ldo);
 
-/* 0.3: y = bf16(w * (x / sqrt(mean(x^2) + eps))); x, y bf16 [n, dim], may be the same. */
+/* 0.3: y = bf16(w * (x / sqrt(mean(x^2) + eps))), and q8 the same through Q8; x, y, q8 bf16
+ * [n, dim]. One of y and q8 may be NULL, and one of them may be x. */
 typedef void di_op_rms_norm(di_backend *be, const di_bf16 *x, const di_tensor *w, float eps, int n,
-                            int dim, di_bf16 *y);
+                            int dim, di_bf16 *y, di_bf16 *q8);
 
 /* 0.3 lin8, lin4, linB by w's dtype: y = bf16(x W^T); FP8 and FP4 weights quantise x by Q8
- * first. x bf16 [n, k], w [m, k], y bf16 [n, m]. */
-typedef void di_op_linear(di_backend *be, const di_bf16 *x, int n, const di_tensor *w, di_bf16 *y);
+ * first, unless it has that form. x bf16 [n, k], w [m, k], y bf16 [n, m]. */
+typedef void di_op_linear(di_backend *be, const di_bf16 *x, di_form form, int n, const di_tensor *w,
+                          di_bf16 *y);
+
+/* Two such products of one x, to the bit: w1 and w2 have one dtype. */
+typedef void di_op_linear_pair(di_backend *be, const di_bf16 *x, di_form form, int n,
+                               const di_tensor *w1, di_bf16 *y1, const di_tensor *w2, di_bf16 *y2);
 
 /* 0.3 linF: as linB without the last rounding, y f32 [n, m]; w BF16. Also the LM head (2.10). */
 typedef void di_op_linear_f32(di_backend *be, const di_bf16 *x, int n, const di_tensor *w,
@@ -138,9 +151,10 @@ typedef void di_op_linear_add_f32(di_backend *be, const di_bf16 *x, int n, const
                                   float *y, size_t ldy);
 
 /* 2.7: y[t][g] = bf16(x[t][g] W_g^T), x bf16 [n, groups, k], not quantised; w FP8
- * [groups * m, k], group g owning rows g * m ..; y bf16 [n, groups, m]. */
+ * [groups * m, k], group g owning rows g * m ..; y bf16 [n, groups, m], in the form asked for (one
+ * row being all groups' values). */
 typedef void di_op_linear_grouped(di_backend *be, const di_bf16 *x, int n, int groups,
-                                  const di_tensor *w, di_bf16 *y);
+                                  const di_tensor *w, di_bf16 *y, di_form form);
 
 /* 2.3: angle = f32(position) * freq[i] rounded to f32; cos and sin of that number as f32.
  * positions: host [n]; freq: host [half]. */
@@ -261,6 +275,7 @@ typedef struct di_ops {
     di_op_stream_mean *stream_mean;
     di_op_rms_norm *rms_norm;
     di_op_linear *linear;
+    di_op_linear_pair *linear_pair;
     di_op_linear_f32 *linear_f32;
     di_op_linear_add_f32 *linear_add_f32;
     di_op_linear_grouped *linear_grouped;

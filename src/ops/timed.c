@@ -6,10 +6,10 @@
 
 /* What is timed. */
 #define EACH_OP(x)                                                                                 \
-    x(embed) x(gather_rows) x(mhc_mix) x(mhc_pre) x(mhc_post) x(rms_norm) x(linear) x(linear_f32)  \
-        x(linear_add_f32) x(stream_mean) x(linear_grouped) x(rope_table) x(rope) x(window_make)    \
-            x(window_store) x(compress) x(entry_store) x(index_topk) x(attention) x(route) x(moe)  \
-                x(engram)
+    x(embed) x(gather_rows) x(mhc_mix) x(mhc_pre) x(mhc_post) x(rms_norm) x(linear) x(linear_pair) \
+        x(linear_f32) x(linear_add_f32) x(stream_mean) x(linear_grouped) x(rope_table) x(rope)     \
+            x(window_make) x(window_store) x(compress) x(entry_store) x(index_topk) x(attention)   \
+                x(route) x(moe) x(engram)
 
 #define NUMBER(op) T_##op,
 #define NAME(op)   [T_##op] = #op,
@@ -97,17 +97,23 @@ static void timed_mhc_pre(di_backend *be, const di_bf16 *h, const float *pre, in
 
 static void timed_mhc_post(di_backend *be, const di_bf16 *y, const float *post, const float *comb,
                            int n, int hc, int d, di_bf16 *h, const float *pre,
-                           const di_tensor *norm, float norm_eps, di_bf16 *x) {
-    PASS(mhc_post, y, post, comb, n, hc, d, h, pre, norm, norm_eps, x);
+                           const di_tensor *norm, float norm_eps, di_bf16 *x, di_bf16 *q8) {
+    PASS(mhc_post, y, post, comb, n, hc, d, h, pre, norm, norm_eps, x, q8);
 }
 
 static void timed_rms_norm(di_backend *be, const di_bf16 *x, const di_tensor *w, float eps, int n,
-                           int dim, di_bf16 *y) {
-    PASS(rms_norm, x, w, eps, n, dim, y);
+                           int dim, di_bf16 *y, di_bf16 *q8) {
+    PASS(rms_norm, x, w, eps, n, dim, y, q8);
 }
 
-static void timed_linear(di_backend *be, const di_bf16 *x, int n, const di_tensor *w, di_bf16 *y) {
-    PASS(linear, x, n, w, y);
+static void timed_linear(di_backend *be, const di_bf16 *x, di_form form, int n, const di_tensor *w,
+                         di_bf16 *y) {
+    PASS(linear, x, form, n, w, y);
+}
+
+static void timed_linear_pair(di_backend *be, const di_bf16 *x, di_form form, int n,
+                              const di_tensor *w1, di_bf16 *y1, const di_tensor *w2, di_bf16 *y2) {
+    PASS(linear_pair, x, form, n, w1, y1, w2, y2);
 }
 
 static void timed_linear_f32(di_backend *be, const di_bf16 *x, int n, const di_tensor *w,
@@ -126,8 +132,8 @@ static void timed_stream_mean(di_backend *be, const di_bf16 *h, int n, int hc, i
 }
 
 static void timed_linear_grouped(di_backend *be, const di_bf16 *x, int n, int groups,
-                                 const di_tensor *w, di_bf16 *y) {
-    PASS(linear_grouped, x, n, groups, w, y);
+                                 const di_tensor *w, di_bf16 *y, di_form form) {
+    PASS(linear_grouped, x, n, groups, w, y, form);
 }
 
 static void timed_rope_table(di_backend *be, const int64_t *positions, int n, const float *freq,

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "ops/cpu/cpu.h"
+#include "ops/ref/ref.h"
 #include "support/cmocka.h"
 #include "support/mirror.h"
 #include "support/op_cases.h"
@@ -35,7 +36,7 @@ static void norms(di_backend *be, arrays *a, results *r) {
             if (kind == VALUES_WILD) {
                 memset(x, 0, dim * sizeof *x); /* eps is 1e-20: a zero row stays zero */
             }
-            be->ops->rms_norm(be, x, &w, 1e-20f, (int)n, dims[i], x);
+            be->ops->rms_norm(be, x, &w, 1e-20f, (int)n, dims[i], x, NULL);
             add_part(r, PART_BF16, x, n * dim, one_step);
         }
     }
@@ -64,7 +65,7 @@ static void rotations(di_backend *be, arrays *a, results *r) {
 /* ---- hyper-connections ------------------------------------------------------------------------*/
 
 static void hyper_connections(di_backend *be, arrays *a, results *r) {
-    static const int dims[] = {1, 7, 16, 129, 320, 2600};
+    static const int dims[] = {1, 7, 16, 129, 320, 2624};
     for (int hc = 1; hc <= 8; hc += hc == 1 ? 3 : 4) {
         for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) {
             int n = 18, d = dims[i], mixes = (2 + hc) * hc;
@@ -93,15 +94,20 @@ static void hyper_connections(di_backend *be, arrays *a, results *r) {
             add_part(r, PART_BF16, mean, rows * (size_t)(d + 2), one_step);
             di_bf16 *alone = arrays_take(a, rows * width, sizeof *alone);
             memcpy(alone, h, rows * width * sizeof *alone);
-            be->ops->mhc_post(be, y, own, between, n, hc, d, alone, NULL, NULL, 0, NULL);
-            be->ops->mhc_post(be, y, own, between, n, hc, d, h, mix, &norm, 1e-20f, x);
+            be->ops->mhc_post(be, y, own, between, n, hc, d, alone, NULL, NULL, 0, NULL, NULL);
+            di_bf16 *q8 = d % 32 == 0 ? arrays_take(a, rows * (size_t)d, sizeof *q8) : NULL;
+            be->ops->mhc_post(be, y, own, between, n, hc, d, h, mix, &norm, 1e-20f, x, q8);
             add_part(r, PART_BF16, h, rows * width, one_step);
             assert_memory_equal(alone, h, rows * width * sizeof *h);
             /* what enters the next sub-block is exactly what the separate ops make of h */
             di_bf16 *apart = arrays_take(a, rows * (size_t)d, sizeof *apart);
             be->ops->mhc_pre(be, h, mix, n, hc, d, apart);
-            be->ops->rms_norm(be, apart, &norm, 1e-20f, n, d, apart);
+            be->ops->rms_norm(be, apart, &norm, 1e-20f, n, d, apart, NULL);
             assert_memory_equal(apart, x, rows * (size_t)d * sizeof *x);
+            if (q8) {
+                assert_memory_equal(through_q8(a, x, rows, (size_t)d), q8,
+                                    rows * (size_t)d * sizeof *x);
+            }
         }
     }
 }
@@ -123,7 +129,7 @@ static void products(di_backend *be, arrays *a, results *r) {
             values_kind kind = i % 3 == 2 ? VALUES_WILD : VALUES_CALM;
             di_bf16 *x = random_bf16(a, (size_t)n, (size_t)k, 1, kind);
             di_bf16 *y = arrays_take(a, cells, sizeof *y);
-            be->ops->linear(be, x, n, &w, y);
+            be->ops->linear(be, x, DI_PLAIN, n, &w, y);
             add_part(r, PART_BF16, y, cells, one_step);
             if (dtypes[d] == DI_BF16) {
                 float *f = arrays_take(a, cells, sizeof *f);
@@ -151,21 +157,82 @@ static void broken_products(di_backend *be, arrays *a, results *r) {
             }
             di_bf16 *x = random_bf16(a, (size_t)n, k, 1, VALUES_BROKEN);
             di_bf16 *y = arrays_take(a, (size_t)(n * m), sizeof *y);
-            be->ops->linear(be, x, n, &w, y);
+            be->ops->linear(be, x, DI_PLAIN, n, &w, y);
             add_part(r, PART_BF16, y, (size_t)(n * m), one_step);
         }
     }
 }
 
+/* What Q8 makes of a norm's result, exactly; and products of it, the same as of the result. */
+static void quantised_rows(di_backend *be, arrays *a, results *r) {
+    static const int dims[] = {32, 96, 1280, 2080};
+    for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) {
+        for (values_kind kind = VALUES_CALM; kind <= VALUES_WILD; kind++) {
+            const int n = 5, m = 70;
+            size_t dim = (size_t)dims[i], size = (size_t)n * dim;
+            di_bf16 *x = random_bf16(a, (size_t)n, dim, 3, kind);
+            di_bf16 *y = arrays_take(a, size, sizeof *y), *q8 = arrays_take(a, size, sizeof *q8);
+            di_tensor norm = random_tensor(a, DI_BF16, 1, dims[i]);
+            be->ops->rms_norm(be, x, &norm, 1e-20f, n, dims[i], y, q8);
+            assert_memory_equal(through_q8(a, y, (size_t)n, dim), q8, size * sizeof *q8);
+            be->ops->rms_norm(be, x, &norm, 1e-20f, n, dims[i], NULL, x); /* in place, alone */
+            assert_memory_equal(x, q8, size * sizeof *q8);
+            for (int d = 0; d < 2; d++) {
+                di_tensor w = random_tensor(a, d ? DI_FP4_E2M1 : DI_F8_E4M3, m, dims[i]);
+                di_bf16 *of_y = arrays_take(a, (size_t)(n * m), sizeof *of_y);
+                di_bf16 *of_q8 = arrays_take(a, (size_t)(n * m), sizeof *of_q8);
+                be->ops->linear(be, y, DI_PLAIN, n, &w, of_y);
+                be->ops->linear(be, q8, DI_Q8, n, &w, of_q8);
+                assert_memory_equal(of_y, of_q8, (size_t)(n * m) * sizeof *of_y);
+                add_part(r, PART_BF16, of_q8, (size_t)(n * m), (part){.ulp = 16, .small = 0x1p-5f});
+            }
+        }
+    }
+}
+
+/* Two weights at once: exactly what each gives alone. */
+static void product_pairs(di_backend *be, arrays *a, results *r) {
+    static const int shapes[][4] = {/* rows of x, of both weights, k */
+                                    {1, 33, 130, 64},   {3, 512, 1280, 320}, {17, 7, 64, 1056},
+                                    {2, 40, 17100, 64}, {9, 17100, 5, 96},   {70, 96, 65, 160}};
+    static const di_dtype dtypes[] = {DI_F8_E4M3, DI_FP4_E2M1, DI_BF16};
+    for (size_t i = 0; i < 2 * sizeof shapes / sizeof *shapes; i++) {
+        for (int d = 0; d < 3; d++) {
+            const int *s = shapes[i / 2];
+            di_form form = i % 2 && dtypes[d] != DI_BF16 ? DI_Q8 : DI_PLAIN;
+            size_t n = (size_t)s[0], k = (size_t)s[3];
+            di_bf16 *x = random_bf16(a, n, k, 1, VALUES_CALM), *y[2], *alone[2];
+            x = form == DI_Q8 ? through_q8(a, x, n, k) : x;
+            di_tensor w[2];
+            for (int j = 0; j < 2; j++) {
+                size_t cells = n * (size_t)s[1 + j];
+                w[j] = random_tensor(a, dtypes[d], s[1 + j], s[3]);
+                y[j] = arrays_take(a, cells, sizeof *y[j]);
+                alone[j] = arrays_take(a, cells, sizeof *alone[j]);
+                be->ops->linear(be, x, form, s[0], &w[j], alone[j]);
+            }
+            be->ops->linear_pair(be, x, form, s[0], &w[0], y[0], &w[1], y[1]);
+            for (int j = 0; j < 2; j++) {
+                size_t cells = n * (size_t)s[1 + j];
+                assert_memory_equal(y[j], alone[j], cells * sizeof *y[j]);
+                add_part(r, PART_BF16, y[j], cells, one_step);
+            }
+        }
+    }
+}
+
 static void grouped_products(di_backend *be, arrays *a, results *r) {
-    for (int n = 1; n <= 101; n += 50) {
-        const int groups = 4, m = 24, k = 64;
-        size_t rows = (size_t)(n * groups);
+    static const int shapes[][2] = {{4, 24}, {2, 80}, {3, 96}}; /* groups, rows of each */
+    for (int i = 0; i < 9; i++) {
+        const int n = 1 + i / 3 * 50, groups = shapes[i % 3][0], m = shapes[i % 3][1], k = 64;
+        size_t rows = (size_t)(n * groups), cells = rows * (size_t)m;
         di_tensor w = random_tensor(a, DI_F8_E4M3, groups * m, k);
-        di_bf16 *x = random_bf16(a, rows, k, 1, VALUES_CALM);
-        di_bf16 *y = arrays_take(a, rows * m, sizeof *y);
-        be->ops->linear_grouped(be, x, n, groups, &w, y);
-        add_part(r, PART_BF16, y, rows * m, one_step);
+        di_bf16 *x = random_bf16(a, rows, (size_t)k, 1, VALUES_CALM);
+        di_bf16 *y = arrays_take(a, cells, sizeof *y), *q8 = arrays_take(a, cells, sizeof *q8);
+        be->ops->linear_grouped(be, x, n, groups, &w, y, DI_PLAIN);
+        add_part(r, PART_BF16, y, cells, one_step);
+        be->ops->linear_grouped(be, x, n, groups, &w, q8, DI_Q8);
+        assert_memory_equal(through_q8(a, y, (size_t)n, cells / (size_t)n), q8, cells * sizeof *q8);
     }
 }
 
@@ -297,6 +364,40 @@ static void test_nans_and_infinities_spoil_their_row_and_no_other(void **state) 
     check_case(broken_products, true);
 }
 
+static void test_quantised_rows_give_what_plain_ones_do(void **state) {
+    (void)state;
+    check_case(quantised_rows, true);
+}
+
+static void test_pairs_of_products_are_what_each_is_alone(void **state) {
+    (void)state;
+    check_case(product_pairs, true);
+}
+
+/* The oracle tells when rows are not what they are said to be. */
+static void test_the_oracle_faults_rows_that_are_not_quantised(void **state) {
+    (void)state;
+    arrays a = {.seed = 5};
+    di_error err = {0};
+    di_backend *be = di_ref_create(NULL);
+    di_tensor w = random_tensor(&a, DI_F8_E4M3, 3, 64);
+    di_bf16 *x = random_bf16(&a, 2, 64, 1, VALUES_CALM), y[6];
+    di_bf16 *q8 = through_q8(&a, x, 2, 64);
+    be->ops->linear(be, q8, DI_Q8, 2, &w, y);
+    assert_true(be->ops->sync(be, &err));
+    q8[70] ^= 1;
+    be->ops->linear(be, q8, DI_Q8, 2, &w, y);
+    assert_false(be->ops->sync(be, &err));
+    assert_int_equal(err.code, DI_ERR_INTERNAL);
+    assert_true(be->ops->sync(be, &err));
+    q8[70] ^= 1;
+    w = random_tensor(&a, DI_BF16, 3, 64); /* which would not have quantised them */
+    be->ops->linear(be, q8, DI_Q8, 2, &w, y);
+    assert_false(be->ops->sync(be, &err));
+    be->ops->destroy(be);
+    arrays_free(&a);
+}
+
 static void test_grouped_products_agree_with_the_oracle(void **state) {
     (void)state;
     check_case(grouped_products, true);
@@ -376,7 +477,7 @@ static void test_mixes_of_a_row_alone_have_the_bits_they_have_among_others(void 
             be->ops->mhc_mix(be, h[i] + t * HC * D, rows, HC, D, &fn, &base, &scale, 1e-20f, 1e-6f,
                              20, next, post, comb);
             be->ops->mhc_post(be, y + t * D, post, comb, rows, HC, D, h[i] + t * HC * D,
-                              pre + t * HC, &norm, 1e-20f, x[i] + t * D);
+                              pre + t * HC, &norm, 1e-20f, x[i] + t * D, NULL);
         }
     }
     assert_memory_equal(mix[0], mix[1], N * MIXES * sizeof(float));
@@ -403,13 +504,13 @@ static void test_a_row_alone_has_the_bits_it_has_among_others(void **state) {
         di_bf16 *all = arrays_take(&a, N * K, 2), *one = arrays_take(&a, N * K, 2);
         for (int d = 0; d < 3; d++) {
             di_tensor w = random_tensor(&a, dtypes[d], M, K);
-            be->ops->linear(be, x, N, &w, all);
+            be->ops->linear(be, x, DI_PLAIN, N, &w, all);
             for (int t = 0; t < N; t++) {
-                be->ops->linear(be, x + t * K, 1, &w, one + t * M);
+                be->ops->linear(be, x + t * K, DI_PLAIN, 1, &w, one + t * M);
             }
             assert_memory_equal(one, all, N * M * sizeof *one);
             for (int n = 2; n < 12; n++) {
-                be->ops->linear(be, x, n, &w, one);
+                be->ops->linear(be, x, DI_PLAIN, n, &w, one);
                 assert_memory_equal(one, all, (size_t)(n * M) * sizeof *one);
             }
         }
@@ -480,6 +581,8 @@ static void test_buffers_are_aligned_and_carry_bytes(void **state) {
 static void test_lack_of_memory_is_reported_by_sync_and_passes(void **state) {
     (void)state;
     check_lack_of_memory(products);
+    check_lack_of_memory(product_pairs);
+    check_lack_of_memory(quantised_rows);
     check_lack_of_memory(grouped_products);
     check_lack_of_memory(hyper_connections);
     check_lack_of_memory(routing);
@@ -496,6 +599,9 @@ int main(void) {
         cmocka_unit_test(test_hyper_connections_agree_with_the_oracle),
         cmocka_unit_test(test_products_agree_with_the_oracle_on_every_tail),
         cmocka_unit_test(test_nans_and_infinities_spoil_their_row_and_no_other),
+        cmocka_unit_test(test_quantised_rows_give_what_plain_ones_do),
+        cmocka_unit_test(test_pairs_of_products_are_what_each_is_alone),
+        cmocka_unit_test(test_the_oracle_faults_rows_that_are_not_quantised),
         cmocka_unit_test(test_grouped_products_agree_with_the_oracle),
         cmocka_unit_test(test_routing_agrees_with_the_oracle),
         cmocka_unit_test(test_route_prefers_finite_scores_and_lower_numbers),

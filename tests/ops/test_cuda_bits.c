@@ -1,5 +1,6 @@
 /* A card's products give a row the same bits whatever kernel its company calls for: every number of
- * rows that takes another tile, against each row alone; experts with every number of uses,
+ * rows that takes another tile, against each row alone; two products in one launch, and results
+ * quantised inside the product, against each by itself; experts with every number of uses,
  * likewise; attention with its keys decoded beforehand and not. With sums in any order, results
  * differ by a step at most, and few of them. Weights have wide scales and both
  * kinds of code that decoding treats apart, activations wide exponents, so that an order of sums
@@ -42,9 +43,11 @@ typedef struct shape {
     int m, k, groups, most; /* most: rows of activations */
 } shape;
 
+static const int counts[] = {1,  2,  3,  7,   8,   9,   16,  17,  32,  33,  63,   64,
+                             65, 66, 96, 127, 128, 129, 200, 256, 257, 500, 1000, 1024};
+enum { COUNTS = sizeof counts / sizeof *counts };
+
 static void check_rows(di_backend *be, di_dtype dtype, shape s) {
-    static const int counts[] = {2,  3,  7,   8,   9,   16,  17,  32,  33,  63,   64,  65,
-                                 66, 96, 127, 128, 129, 200, 256, 257, 500, 1000, 1024};
     arrays a = {.seed = (uint64_t)(s.m + s.k + (int)dtype)};
     size_t k = (size_t)s.k * (size_t)s.groups, m = (size_t)s.m;
     di_tensor w = random_tensor(&a, dtype, s.m, s.k);
@@ -54,11 +57,12 @@ static void check_rows(di_backend *be, di_dtype dtype, shape s) {
     di_bf16 *y = arrays_take(&a, (size_t)s.most * m, sizeof *y);
     int step = s.most > 300 ? 7 : 1; /* rows to look at alone */
     for (int t = 0; t < s.most; t += step) {
-        be->ops->linear_grouped(be, x + (size_t)t * k, 1, s.groups, &w, alone + (size_t)t * m);
+        be->ops->linear_grouped(be, x + (size_t)t * k, 1, s.groups, &w, alone + (size_t)t * m,
+                                DI_PLAIN);
     }
-    for (size_t c = 0; c < sizeof counts / sizeof *counts && counts[c] <= s.most; c++) {
+    for (size_t c = 1; c < COUNTS && counts[c] <= s.most; c++) {
         memset(y, 0x55, (size_t)s.most * m * sizeof *y);
-        be->ops->linear_grouped(be, x, counts[c], s.groups, &w, y);
+        be->ops->linear_grouped(be, x, counts[c], s.groups, &w, y, DI_PLAIN);
         for (int t = 0; t < counts[c]; t += step) {
             if (memcmp(y + (size_t)t * m, alone + (size_t)t * m, m * sizeof *y) != 0) {
                 fail_msg("%d x %d x %d, type %d: row %d of %d differs from itself alone", s.m, s.k,
@@ -95,7 +99,7 @@ static void test_a_rows_bits_do_not_depend_on_the_number_of_rows(void **state) {
 static void test_sums_in_any_order_err_no_more(void **state) {
     (void)state;
     enum { OUT = 2304, IN = 2112, GROUPS = 2, MANY = 1100 };
-    static const int counts[] = {1, 64, 128, MANY};
+    static const int some[] = {1, 64, 128, MANY};
     static results want, got;
     di_error err;
     if (!card_under_test()) {
@@ -110,18 +114,71 @@ static void test_sums_in_any_order_err_no_more(void **state) {
     di_bf16 *x = random_bf16(&a, MANY, (size_t)IN * GROUPS, 1, VALUES_CALM);
     di_bf16 *y = arrays_take(&a, (size_t)MANY * OUT, sizeof *y);
     di_bf16 *z = arrays_take(&a, (size_t)MANY * OUT, sizeof *z);
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
-        size_t n = (size_t)counts[i] * OUT;
-        be->ops->linear_grouped(be, x, counts[i], GROUPS, &w, y);
-        free_be->ops->linear_grouped(free_be, x, counts[i], GROUPS, &w, z);
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
+        size_t n = (size_t)some[i] * OUT;
+        be->ops->linear_grouped(be, x, some[i], GROUPS, &w, y, DI_PLAIN);
+        free_be->ops->linear_grouped(free_be, x, some[i], GROUPS, &w, z, DI_PLAIN);
         want.n = got.n = 0;
         add_part(&want, PART_BF16, y, n, one_step);
         add_part(&got, PART_BF16, z, n, one_step);
-        compare(&got, &want, counts[i] == MANY, "sums in any order");
+        compare(&got, &want, some[i] == MANY, "sums in any order");
     }
     be->ops->destroy(be);
     free_be->ops->destroy(free_be);
     arrays_free(&a);
+}
+
+/* Two weights at once give the bits of each alone; results that go through Q8 inside the product
+ * are what Q8 makes of the others. `groups` of the latter: its rows are a multiple of 32. */
+static void check_pair_and_q8(di_backend *be, shape s, int m2, int groups) {
+    arrays a = {.seed = (uint64_t)(s.m + m2)};
+    size_t k = (size_t)s.k, most = (size_t)s.most, m[2] = {(size_t)s.m, (size_t)m2};
+    size_t step = most > 300 ? 31 : 3; /* rows to look at alone */
+    di_tensor w[2] = {random_tensor(&a, DI_F8_E4M3, s.m, s.k),
+                      random_tensor(&a, DI_F8_E4M3, m2, s.k)};
+    di_bf16 *x = random_bf16(&a, most * (size_t)groups, k, 1, VALUES_WILD), *y[2], *alone[2];
+    di_bf16 *q8 = through_q8(&a, x, most, k);
+    for (int i = 0; i < 2; i++) {
+        widen_scales(&a, &w[i]);
+        y[i] = arrays_take(&a, most * m[i], sizeof *y[i]);
+        alone[i] = arrays_take(&a, most * m[i], sizeof *alone[i]);
+        for (size_t t = 0; t < most; t += step) {
+            be->ops->linear(be, q8 + t * k, DI_Q8, 1, &w[i], alone[i] + t * m[i]);
+        }
+        add_to_checksum(alone[i], most * m[i] * sizeof *alone[i]);
+    }
+    for (size_t c = 0; c < COUNTS && counts[c] <= s.most; c++) {
+        size_t n = (size_t)counts[c];
+        for (int form = DI_PLAIN; form <= DI_Q8; form++) {
+            be->ops->linear_pair(be, form == DI_Q8 ? q8 : x, (di_form)form, counts[c], &w[0], y[0],
+                                 &w[1], y[1]);
+            for (size_t t = 0; t < n; t += step) {
+                assert_memory_equal(y[0] + t * m[0], alone[0] + t * m[0], m[0] * sizeof **y);
+                assert_memory_equal(y[1] + t * m[1], alone[1] + t * m[1], m[1] * sizeof **y);
+            }
+        }
+        be->ops->linear_grouped(be, x, counts[c], groups, &w[0], y[0], DI_PLAIN);
+        di_bf16 *want = through_q8(&a, y[0], n, m[0]);
+        be->ops->linear_grouped(be, x, counts[c], groups, &w[0], y[0], DI_Q8);
+        assert_memory_equal(y[0], want, n * m[0] * sizeof *want);
+    }
+    arrays_free(&a);
+}
+
+static void test_pairs_and_quantised_results_have_the_same_bits(void **state) {
+    (void)state;
+    if (!card_under_test()) {
+        return;
+    }
+    di_backend *be = mirror_of_card(true);
+    check_pair_and_q8(be, (shape){512, 640, 1, 130}, 1280, 4);
+    check_pair_and_q8(be, (shape){96, 1088, 1, 70}, 130, 1);
+    check_pair_and_q8(be, (shape){640, 1088, 1, 130}, 200, 4); /* groups begin inside tiles */
+    check_pair_and_q8(be, (shape){544, 192, 1, 40}, 65, 2);    /* of 272 rows: by a kernel */
+    check_pair_and_q8(be, (shape){8192, 192, 1, 1024}, 512, 8);
+    check_pair_and_q8(be, (shape){2048, 2112, 1, 1024}, 640, 2);
+    be->ops->destroy(be);
+    printf("# and pairs: %016llx\n", (unsigned long long)checksum);
 }
 
 enum { MOST = 700, TOP = 2, E = 8, D = 192, INTER = 128 };
@@ -143,8 +200,8 @@ static void choose(arrays *a, int n, int share, int32_t *chosen) {
 }
 
 static void check_experts(di_backend *be, di_dtype routed, di_dtype shared) {
-    static const int counts[] = {2,  3,  4,   5,   8,   9,   16,  40,  64,
-                                 65, 90, 128, 150, 180, 250, 300, 512, MOST};
+    static const int uses[] = {2,  3,  4,   5,   8,   9,   16,  40,  64,
+                               65, 90, 128, 150, 180, 250, 300, 512, MOST};
     arrays a = {.seed = 77 + (uint64_t)routed};
     di_expert table[E + 1];
     int32_t *chosen = arrays_take(&a, MOST * TOP, sizeof *chosen);
@@ -154,8 +211,8 @@ static void check_experts(di_backend *be, di_dtype routed, di_dtype shared) {
     for (int e = 0; e <= E; e++) {
         table[e] = random_expert(&a, e < E ? routed : shared);
     }
-    for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
-        int n = counts[c], step = n > 64 ? 5 : 1;
+    for (size_t c = 0; c < sizeof uses / sizeof *uses; c++) {
+        int n = uses[c], step = n > 64 ? 5 : 1;
         choose(&a, n, n * 2 / 3, chosen);
         be->ops->moe(be, x, n, chosen, weights, TOP, table, E, &table[E], 10, y);
         for (int t = 0; t < n; t += step) {
@@ -270,10 +327,10 @@ static void test_attention_has_the_same_bits_with_keys_decoded_beforehand(void *
                                   .blocks = tables[row],
                                   .slot = row};
     }
-    static const int counts[] = {1, 4, ROWS};
+    static const int rows[] = {1, 4, ROWS};
     for (int i = 0; i < 6; i++) {
         const int32_t *list = i < 3 ? topk : NULL;
-        int n = counts[i % 3], k = list ? CHOSEN : 0;
+        int n = rows[i % 3], k = list ? CHOSEN : 0;
         step.num_rows = step.num_seqs = n;
         size_t used = bytes / ROWS * (size_t)n;
         for (int hint = 0; hint < 2; hint++) {
@@ -304,6 +361,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_rows_bits_do_not_depend_on_the_number_of_rows),
         cmocka_unit_test(test_sums_in_any_order_err_no_more),
+        cmocka_unit_test(test_pairs_and_quantised_results_have_the_same_bits),
         cmocka_unit_test(test_experts_bits_do_not_depend_on_the_number_of_uses),
         cmocka_unit_test(test_attention_has_the_same_bits_with_keys_decoded_beforehand),
     };

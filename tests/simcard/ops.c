@@ -108,7 +108,8 @@ OP(mhc_pre, PRE)
     X(V, int, hc)                                                                                  \
     X(V, int, d)                                                                                   \
     X(V, di_bf16 *, h)                                                                             \
-    X(V, const float *, pre) X(T, const di_tensor *, norm) X(V, float, norm_eps) X(V, di_bf16 *, x)
+    X(V, const float *, pre)                                                                       \
+    X(T, const di_tensor *, norm) X(V, float, norm_eps) X(V, di_bf16 *, x) X(V, di_bf16 *, q8)
 OP(mhc_post, POST)
 
 #define MEAN(X)                                                                                    \
@@ -118,12 +119,17 @@ OP(stream_mean, MEAN)
 
 #define NORM(X)                                                                                    \
     X(V, const di_bf16 *, x)                                                                       \
-    X(T, const di_tensor *, w) X(V, float, eps) X(V, int, n) X(V, int, dim) X(V, di_bf16 *, y)
+    X(T, const di_tensor *, w)                                                                     \
+    X(V, float, eps) X(V, int, n) X(V, int, dim) X(V, di_bf16 *, y) X(V, di_bf16 *, q8)
 OP(rms_norm, NORM)
 
 #define LINEAR(X)                                                                                  \
-    X(V, const di_bf16 *, x) X(V, int, n) X(T, const di_tensor *, w) X(V, di_bf16 *, y)
+    X(V, const di_bf16 *, x)                                                                       \
+    X(V, di_form, form) X(V, int, n) X(T, const di_tensor *, w) X(V, di_bf16 *, y)
 OP(linear, LINEAR)
+
+#define LINEAR_PAIR(X) LINEAR(X) X(T, const di_tensor *, w2) X(V, di_bf16 *, y2)
+OP(linear_pair, LINEAR_PAIR)
 
 #define LINEAR_F32(X)                                                                              \
     X(V, const di_bf16 *, x) X(V, int, n) X(T, const di_tensor *, w) X(V, float *, y)
@@ -134,7 +140,8 @@ OP(linear_add_f32, LINEAR_ADD)
 
 #define GROUPED(X)                                                                                 \
     X(V, const di_bf16 *, x)                                                                       \
-    X(V, int, n) X(V, int, groups) X(T, const di_tensor *, w) X(V, di_bf16 *, y)
+    X(V, int, n)                                                                                   \
+    X(V, int, groups) X(T, const di_tensor *, w) X(V, di_bf16 *, y) X(V, di_form, form)
 OP(linear_grouped, GROUPED)
 
 #define ROPE_TABLE(X)                                                                              \
@@ -249,6 +256,7 @@ const di_ops simcard_ops = {
     .stream_mean = sim_stream_mean,
     .rms_norm = sim_rms_norm,
     .linear = sim_linear,
+    .linear_pair = sim_linear_pair,
     .linear_f32 = sim_linear_f32,
     .linear_add_f32 = sim_linear_add_f32,
     .linear_grouped = sim_linear_grouped,

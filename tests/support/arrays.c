@@ -99,6 +99,22 @@ static uint8_t *random_e4m3(arrays *a, size_t n) {
     return codes;
 }
 
+di_bf16 *through_q8(arrays *a, const di_bf16 *x, size_t rows, size_t k) {
+    di_bf16 *y = arrays_take(a, rows * k, sizeof *y);
+    for (size_t i = 0; i < rows * k; i += 32) {
+        float most = 0;
+        for (size_t j = i; j < i + 32; j++) {
+            most = fmaxf(most, fabsf(di_bf16_to_f32(x[j])));
+        }
+        float scale = di_e8m0_to_f32(di_q8_scale(most));
+        for (size_t j = i; j < i + 32; j++) {
+            float v = di_e4m3_to_f32(di_e4m3_from_f32(di_bf16_to_f32(x[j]) / scale));
+            y[j] = di_bf16_from_f32(v * scale);
+        }
+    }
+    return y;
+}
+
 di_tensor random_tensor(arrays *a, di_dtype dtype, int64_t rows, int64_t cols) {
     di_tensor t = {.dtype = dtype, .rank = 2, .shape = {rows, cols}};
     size_t n = (size_t)(rows * cols), blocks = (size_t)(cols / 32);

@@ -25,6 +25,9 @@ float random_normal(arrays *a); /* roughly: sum of uniforms, deviation 1 */
 typedef enum values_kind { VALUES_CALM, VALUES_WILD, VALUES_BROKEN } values_kind;
 
 di_bf16 *random_bf16(arrays *a, size_t rows, size_t cols, float size, values_kind kind);
+
+/* Rows of x [rows, k] through Q8, by the formats' scalar forms. */
+di_bf16 *through_q8(arrays *a, const di_bf16 *x, size_t rows, size_t k);
 float *random_f32(arrays *a, size_t n, float size);
 
 /* Weights of typical size 1 / sqrt(k), with scales that differ from block to block; FP8 tensors

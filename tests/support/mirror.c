@@ -175,12 +175,12 @@ static void mhc_pre(di_backend *be, const di_bf16 *h, const float *pre, int n, i
 
 static void mhc_post(di_backend *be, const di_bf16 *y, const float *post, const float *comb, int n,
                      int hc, int d, di_bf16 *h, const float *pre, const di_tensor *norm,
-                     float norm_eps, di_bf16 *x) {
+                     float norm_eps, di_bf16 *x, di_bf16 *q8) {
     mirror *m = of(be);
     INNER(mhc_post, in(m, y, cells(n, d, 2)), in(m, post, cells(n, hc, 4)),
           in(m, comb, cells(n, hc, hc) * 4), n, hc, d, both(m, h, cells(n, hc, d) * 2),
           norm ? in(m, pre, cells(n, hc, 4)) : NULL, norm, norm_eps,
-          norm ? out(m, x, cells(n, d, 2)) : NULL);
+          norm ? out(m, x, cells(n, d, 2)) : NULL, norm && q8 ? out(m, q8, cells(n, d, 2)) : NULL);
 }
 
 static void stream_mean(di_backend *be, const di_bf16 *h, int n, int hc, int d, di_bf16 *x,
@@ -191,15 +191,26 @@ static void stream_mean(di_backend *be, const di_bf16 *h, int n, int hc, int d, 
 }
 
 static void rms_norm(di_backend *be, const di_bf16 *x, const di_tensor *w, float eps, int n,
-                     int dim, di_bf16 *y) {
+                     int dim, di_bf16 *y, di_bf16 *q8) {
     mirror *m = of(be);
     const di_bf16 *from = in(m, x, cells(n, dim, 2));
-    INNER(rms_norm, from, w, eps, n, dim, out(m, y, cells(n, dim, 2)));
+    di_bf16 *plain = y ? out(m, y, cells(n, dim, 2)) : NULL;
+    INNER(rms_norm, from, w, eps, n, dim, plain, q8 ? out(m, q8, cells(n, dim, 2)) : NULL);
 }
 
-static void linear(di_backend *be, const di_bf16 *x, int n, const di_tensor *w, di_bf16 *y) {
+static void linear(di_backend *be, const di_bf16 *x, di_form form, int n, const di_tensor *w,
+                   di_bf16 *y) {
     mirror *m = of(be);
-    INNER(linear, in(m, x, cells(n, w->shape[1], 2)), n, w, out(m, y, cells(n, w->shape[0], 2)));
+    INNER(linear, in(m, x, cells(n, w->shape[1], 2)), form, n, w,
+          out(m, y, cells(n, w->shape[0], 2)));
+}
+
+static void linear_pair(di_backend *be, const di_bf16 *x, di_form form, int n, const di_tensor *w1,
+                        di_bf16 *y1, const di_tensor *w2, di_bf16 *y2) {
+    mirror *m = of(be);
+    di_bf16 *first = out(m, y1, cells(n, w1->shape[0], 2));
+    INNER(linear_pair, in(m, x, cells(n, w1->shape[1], 2)), form, n, w1, first, w2,
+          out(m, y2, cells(n, w2->shape[0], 2)));
 }
 
 static void linear_f32(di_backend *be, const di_bf16 *x, int n, const di_tensor *w, float *y) {
@@ -216,10 +227,10 @@ static void linear_add_f32(di_backend *be, const di_bf16 *x, int n, const di_ten
 }
 
 static void linear_grouped(di_backend *be, const di_bf16 *x, int n, int groups, const di_tensor *w,
-                           di_bf16 *y) {
+                           di_bf16 *y, di_form form) {
     mirror *m = of(be);
     INNER(linear_grouped, in(m, x, cells(n, groups, w->shape[1]) * 2), n, groups, w,
-          out(m, y, cells(n, w->shape[0], 2)));
+          out(m, y, cells(n, w->shape[0], 2)), form);
 }
 
 static void rope_table(di_backend *be, const int64_t *positions, int n, const float *freq,
@@ -347,6 +358,7 @@ static const di_ops mirror_ops = {
     .stream_mean = stream_mean,
     .rms_norm = rms_norm,
     .linear = linear,
+    .linear_pair = linear_pair,
     .linear_f32 = linear_f32,
     .linear_add_f32 = linear_add_f32,
     .linear_grouped = linear_grouped,

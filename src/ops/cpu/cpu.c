@@ -118,6 +118,7 @@ static const di_ops cpu_ops = {
     .mhc_post = di_cpu_mhc_post,
     .rms_norm = di_cpu_rms_norm,
     .linear = di_cpu_linear,
+    .linear_pair = di_cpu_linear_pair,
     .linear_f32 = di_cpu_linear_f32,
     .linear_add_f32 = di_cpu_linear_add_f32,
     .linear_grouped = di_cpu_linear_grouped,

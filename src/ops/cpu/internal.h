@@ -90,6 +90,9 @@ void di_cpu_run(di_cpu *cpu, di_cpu_job *jobs, int num_jobs);
 bool di_cpu_activations(di_cpu *cpu, const di_bf16 *x, size_t ldx, int n, int k, bool quantise,
                         float **a, const float ***rows);
 
+/* Rows of x [n, k] through Q8, to BF16; y may be x. */
+void di_cpu_q8_rows(di_cpu *cpu, const di_bf16 *x, int n, int k, di_bf16 *y);
+
 /* ---- selection (select.c) ---------------------------------------------------------------------*/
 
 /* Order of f32 scores as integers: a larger key is a better score, +0 and -0 are equal; 0 for what
@@ -114,6 +117,7 @@ di_op_stream_mean di_cpu_stream_mean;
 di_op_mhc_post di_cpu_mhc_post;
 
 di_op_linear di_cpu_linear;
+di_op_linear_pair di_cpu_linear_pair;
 di_op_linear_f32 di_cpu_linear_f32;
 di_op_linear_add_f32 di_cpu_linear_add_f32;
 di_op_linear_grouped di_cpu_linear_grouped;

@@ -155,46 +155,97 @@ bool di_cpu_activations(di_cpu *cpu, const di_bf16 *x, size_t ldx, int n, int k,
     return true;
 }
 
+typedef struct q8_loop {
+    const di_cpu_kernels *kernels;
+    const di_bf16 *x;
+    int k;
+    float *scratch;
+    size_t stride;
+    di_bf16 *y;
+} q8_loop;
+
+static void q8_rows(void *arg, int64_t begin, int64_t end, int member) {
+    const q8_loop *c = arg;
+    float *a = c->scratch + c->stride * (size_t)member;
+    for (size_t t = (size_t)begin; t < (size_t)end; t++) {
+        c->kernels->quant8(c->x + t * (size_t)c->k, c->k, a);
+        c->kernels->finish(a, 1, c->k, c->y + t * (size_t)c->k);
+    }
+}
+
+void di_cpu_q8_rows(di_cpu *cpu, const di_bf16 *x, int n, int k, di_bf16 *y) {
+    size_t stride;
+    float *scratch = di_cpu_thread_scratch(cpu, di_cpu_row_floats(k), &stride);
+    q8_loop loop = {cpu->k, x, k, scratch, stride, y};
+    if (scratch) {
+        di_cpu_for(cpu, (double)n * k * 4, n, q8_rows, &loop);
+    }
+}
+
 /* ---- ops --------------------------------------------------------------------------------------*/
 
-/* Rows of y lie ldy apart. */
-static void linear(di_cpu *cpu, const di_bf16 *x, int n, const di_tensor *w, float *yf, di_bf16 *yb,
-                   size_t ldy, bool add) {
-    di_cpu_matrix matrix = di_cpu_matrix_of(w);
-    size_t k = (size_t)matrix.k;
+/* A product that an op is asked for: rows of y lie ldy apart. */
+typedef struct target {
+    const di_tensor *w;
+    float *yf;
+    di_bf16 *yb;
+    size_t ldy;
+    bool add;
+} target;
+
+/* Products of one x with up to two weights of one dtype. */
+static void linear(di_cpu *cpu, const di_bf16 *x, di_form form, int n, const target *targets,
+                   int count) {
+    const di_tensor *w = targets[0].w;
+    size_t k = (size_t)w->shape[w->rank - 1];
+    bool quantise = w->dtype != DI_BF16 && form != DI_Q8;
     for (int t = 0; t < n && !cpu->failed; t += LINEAR_BATCH) {
         int m = n - t < LINEAR_BATCH ? n - t : LINEAR_BATCH;
         float *a;
         const float **list;
-        if (!di_cpu_activations(cpu, x + (size_t)t * k, k, m, matrix.k, w->dtype != DI_BF16, &a,
-                                &list)) {
+        di_cpu_job jobs[2];
+        if (!di_cpu_activations(cpu, x + (size_t)t * k, k, m, (int)k, quantise, &a, &list)) {
             return;
         }
-        di_cpu_job job = {
-            .w = matrix,
-            .rows = matrix.rows,
-            .a = list,
-            .m = m,
-            .yf = yf ? yf + (size_t)t * ldy : NULL,
-            .yb = yb ? yb + (size_t)t * ldy : NULL,
-            .ldy = ldy,
-            .add = add,
-        };
-        di_cpu_run(cpu, &job, 1);
+        for (int i = 0; i < count; i++) {
+            const target *to = &targets[i];
+            jobs[i] = (di_cpu_job){
+                .w = di_cpu_matrix_of(to->w),
+                .a = list,
+                .m = m,
+                .yf = to->yf ? to->yf + (size_t)t * to->ldy : NULL,
+                .yb = to->yb ? to->yb + (size_t)t * to->ldy : NULL,
+                .ldy = to->ldy,
+                .add = to->add,
+            };
+            jobs[i].rows = jobs[i].w.rows;
+        }
+        di_cpu_run(cpu, jobs, count);
     }
 }
 
-void di_cpu_linear(di_backend *be, const di_bf16 *x, int n, const di_tensor *w, di_bf16 *y) {
-    linear(di_cpu_of(be), x, n, w, NULL, y, (size_t)w->shape[0], false);
+void di_cpu_linear(di_backend *be, const di_bf16 *x, di_form form, int n, const di_tensor *w,
+                   di_bf16 *y) {
+    const target to = {.w = w, .yb = y, .ldy = (size_t)w->shape[0]};
+    linear(di_cpu_of(be), x, form, n, &to, 1);
+}
+
+void di_cpu_linear_pair(di_backend *be, const di_bf16 *x, di_form form, int n, const di_tensor *w1,
+                        di_bf16 *y1, const di_tensor *w2, di_bf16 *y2) {
+    const target to[] = {{.w = w1, .yb = y1, .ldy = (size_t)w1->shape[0]},
+                         {.w = w2, .yb = y2, .ldy = (size_t)w2->shape[0]}};
+    linear(di_cpu_of(be), x, form, n, to, 2);
 }
 
 void di_cpu_linear_f32(di_backend *be, const di_bf16 *x, int n, const di_tensor *w, float *y) {
-    linear(di_cpu_of(be), x, n, w, y, NULL, (size_t)w->shape[0], false);
+    const target to = {.w = w, .yf = y, .ldy = (size_t)w->shape[0]};
+    linear(di_cpu_of(be), x, DI_PLAIN, n, &to, 1);
 }
 
 void di_cpu_linear_add_f32(di_backend *be, const di_bf16 *x, int n, const di_tensor *w, float *y,
                            size_t ldy) {
-    linear(di_cpu_of(be), x, n, w, y, NULL, ldy, true);
+    const target to = {.w = w, .yf = y, .ldy = ldy, .add = true};
+    linear(di_cpu_of(be), x, DI_PLAIN, n, &to, 1);
 }
 
 /* One job a group. x lies [row][group], its rows in lane order [group][row]. */
@@ -225,7 +276,7 @@ static void grouped_batch(di_cpu *cpu, const di_bf16 *x, int n, int groups, cons
 }
 
 void di_cpu_linear_grouped(di_backend *be, const di_bf16 *x, int n, int groups, const di_tensor *w,
-                           di_bf16 *y) {
+                           di_bf16 *y, di_form form) {
     di_cpu *cpu = di_cpu_of(be);
     di_cpu_matrix matrix = di_cpu_matrix_of(w);
     enum { BATCH = 4 * DI_CPU_PRODUCT_ROWS };
@@ -233,5 +284,8 @@ void di_cpu_linear_grouped(di_backend *be, const di_bf16 *x, int n, int groups, 
         int m = n - t < BATCH ? n - t : BATCH;
         grouped_batch(cpu, x + (size_t)t * (size_t)groups * (size_t)matrix.k, m, groups, &matrix,
                       y + (size_t)t * (size_t)matrix.rows);
+    }
+    if (form == DI_Q8 && !cpu->failed) {
+        di_cpu_q8_rows(cpu, y, n, (int)matrix.rows, y);
     }
 }

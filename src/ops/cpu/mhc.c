@@ -130,7 +130,7 @@ void di_cpu_mhc_pre(di_backend *be, const di_bf16 *h, const float *pre, int n, i
 
 void di_cpu_mhc_post(di_backend *be, const di_bf16 *y, const float *post, const float *comb, int n,
                      int hc, int d, di_bf16 *h, const float *pre, const di_tensor *norm,
-                     float norm_eps, di_bf16 *x) {
+                     float norm_eps, di_bf16 *x, di_bf16 *q8) {
     di_cpu *cpu = di_cpu_of(be);
     streams_loop loop = {cpu->k, hc, (size_t)d, y, post, comb, (size_t)hc, h, (size_t)(hc * d)};
     if (!cpu->failed) {
@@ -138,7 +138,7 @@ void di_cpu_mhc_post(di_backend *be, const di_bf16 *y, const float *post, const 
     }
     if (norm) {
         di_cpu_mhc_pre(be, h, pre, n, hc, d, x);
-        di_cpu_rms_norm(be, x, norm, norm_eps, n, d, x);
+        di_cpu_rms_norm(be, x, norm, norm_eps, n, d, x, q8);
     }
 }
 

@@ -49,13 +49,16 @@ static void norm_rows(void *arg, int64_t begin, int64_t end, int member) {
 }
 
 void di_cpu_rms_norm(di_backend *be, const di_bf16 *x, const di_tensor *w, float eps, int n,
-                     int dim, di_bf16 *y) {
+                     int dim, di_bf16 *y, di_bf16 *q8) {
     di_cpu *cpu = di_cpu_of(be);
     if (cpu->failed) {
         return;
     }
-    norm_loop loop = {cpu->k, x, w->data, y, eps, (size_t)dim};
+    norm_loop loop = {cpu->k, x, w->data, y ? y : q8, eps, (size_t)dim};
     di_cpu_for(cpu, (double)n * dim * 2, n, norm_rows, &loop);
+    if (q8) {
+        di_cpu_q8_rows(cpu, loop.y, n, dim, q8);
+    }
 }
 
 void di_cpu_rope_table(di_backend *be, const int64_t *positions, int n, const float *freq,

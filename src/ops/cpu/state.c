@@ -49,7 +49,7 @@ static void window_records(void *arg, int64_t begin, int64_t end, int member) {
 void di_cpu_window_make(di_backend *be, di_bf16 *kv, int n, int dim, const di_tensor *norm,
                         float eps, di_rope_table table, uint8_t *records) {
     di_cpu *cpu = di_cpu_of(be);
-    di_cpu_rms_norm(be, kv, norm, eps, n, dim, kv);
+    di_cpu_rms_norm(be, kv, norm, eps, n, dim, kv, NULL);
     di_cpu_rope(be, kv, n, 1, dim, table, false);
     if (!cpu->failed) {
         window_loop loop = {kv, dim, records};

@@ -6,7 +6,8 @@
 
 typedef struct di_ref {
     di_backend base;
-    bool failed; /* sticky: reported by sync */
+    bool failed; /* both sticky: reported by sync */
+    bool not_q8; /* rows given as DI_Q8 were not, or should not be */
 } di_ref;
 
 /* Scratch of count * size bytes, zeroed; NULL sets the sticky fault. Freed with di_free. */

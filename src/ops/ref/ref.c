@@ -31,6 +31,12 @@ static bool ref_sync(di_backend *be, di_error *err) {
         ref->failed = false;
         return di_fail(err, DI_ERR_NO_MEMORY, "ref backend: no memory for scratch");
     }
+    if (ref->not_q8) {
+        ref->not_q8 = false;
+        return di_fail(
+            err, DI_ERR_INTERNAL,
+            "ref backend: rows given as DI_Q8 are not quantised, or their weights are not");
+    }
     return true;
 }
 
@@ -98,20 +104,55 @@ double di_ref_dot(const float *a, const di_tensor *w, int64_t row) {
     return sum;
 }
 
-static void ref_linear(di_backend *be, const di_bf16 *x, int n, const di_tensor *w, di_bf16 *y) {
+/* A row through Q8, to BF16. */
+static void q8_row(di_backend *be, di_bf16 *x, int64_t k) {
+    float *a = di_ref_scratch(be, (size_t)k, sizeof *a);
+    if (a) {
+        di_ref_q8(x, k, a);
+    }
+    for (int64_t j = 0; a && j < k; j++) {
+        x[j] = di_bf16_from_f32(a[j]);
+    }
+    di_free(a);
+}
+
+/* Whether Q8 leaves the row as it is, a being what it makes of it. An infinity is what Q8 itself
+ * makes of the largest numbers. */
+static bool is_q8(const di_bf16 *x, int64_t k, const float *a) {
+    bool same = true, infinite = false;
+    for (int64_t j = 0; j < k; j++) {
+        float v = di_bf16_to_f32(x[j]);
+        same = same && (v == a[j] || (isnan(v) && isnan(a[j])));
+        infinite = infinite || isinf(v);
+    }
+    return same || infinite;
+}
+
+static void ref_linear(di_backend *be, const di_bf16 *x, di_form form, int n, const di_tensor *w,
+                       di_bf16 *y) {
     int64_t m = w->shape[0], k = w->shape[1];
     float *a = di_ref_scratch(be, (size_t)k, sizeof *a);
     for (int t = 0; a && t < n; t++) {
-        if (w->dtype == DI_BF16) {
-            widen(x + t * k, k, a);
-        } else {
+        if (w->dtype != DI_BF16) {
             di_ref_q8(x + t * k, k, a);
+        }
+        if (form == DI_Q8 && (w->dtype == DI_BF16 || !is_q8(x + t * k, k, a))) {
+            ((di_ref *)be)->not_q8 = true;
+        }
+        if (w->dtype == DI_BF16 || form == DI_Q8) {
+            widen(x + t * k, k, a);
         }
         for (int64_t i = 0; i < m; i++) {
             y[t * m + i] = di_bf16_from_f32((float)di_ref_dot(a, w, i));
         }
     }
     di_free(a);
+}
+
+static void ref_linear_pair(di_backend *be, const di_bf16 *x, di_form form, int n,
+                            const di_tensor *w1, di_bf16 *y1, const di_tensor *w2, di_bf16 *y2) {
+    ref_linear(be, x, form, n, w1, y1);
+    ref_linear(be, x, form, n, w2, y2);
 }
 
 static void ref_linear_f32(di_backend *be, const di_bf16 *x, int n, const di_tensor *w, float *y) {
@@ -140,7 +181,7 @@ static void ref_linear_add_f32(di_backend *be, const di_bf16 *x, int n, const di
 }
 
 static void ref_linear_grouped(di_backend *be, const di_bf16 *x, int n, int groups,
-                               const di_tensor *w, di_bf16 *y) {
+                               const di_tensor *w, di_bf16 *y, di_form form) {
     int64_t m = w->shape[0] / groups, k = w->shape[1];
     float *a = di_ref_scratch(be, (size_t)k, sizeof *a);
     for (int64_t t = 0; a && t < n; t++) {
@@ -150,6 +191,9 @@ static void ref_linear_grouped(di_backend *be, const di_bf16 *x, int n, int grou
                 float sum = (float)di_ref_dot(a, w, g * m + i);
                 y[(t * groups + g) * m + i] = di_bf16_from_f32(sum);
             }
+        }
+        if (form == DI_Q8) {
+            q8_row(be, y + t * groups * m, groups * m);
         }
     }
     di_free(a);
@@ -283,21 +327,29 @@ static void ref_stream_mean(di_backend *be, const di_bf16 *h, int n, int hc, int
 }
 
 static void ref_rms_norm(di_backend *be, const di_bf16 *x, const di_tensor *w, float eps, int n,
-                         int dim, di_bf16 *y) {
-    (void)be;
+                         int dim, di_bf16 *y, di_bf16 *q8) {
     const di_bf16 *weight = w->data;
     for (int64_t t = 0; t < n; t++) {
         double rho = 1 / sqrt(mean_square(x + t * dim, dim) + eps);
         for (int64_t c = 0; c < dim; c++) {
             double v = di_bf16_to_f32(x[t * dim + c]) * rho * di_bf16_to_f32(weight[c]);
-            y[t * dim + c] = di_bf16_from_f32((float)v);
+            di_bf16 rounded = di_bf16_from_f32((float)v);
+            if (q8) {
+                q8[t * dim + c] = rounded;
+            }
+            if (y) {
+                y[t * dim + c] = rounded;
+            }
+        }
+        if (q8) {
+            q8_row(be, q8 + t * dim, dim);
         }
     }
 }
 
 static void ref_mhc_post(di_backend *be, const di_bf16 *y, const float *post, const float *comb,
                          int n, int hc, int d, di_bf16 *h, const float *pre, const di_tensor *norm,
-                         float norm_eps, di_bf16 *x) {
+                         float norm_eps, di_bf16 *x, di_bf16 *q8) {
     for (int64_t t = 0; t < n; t++) {
         for (int64_t c = 0; c < d; c++) {
             double mixed[16];
@@ -315,7 +367,7 @@ static void ref_mhc_post(di_backend *be, const di_bf16 *y, const float *post, co
     }
     if (norm) {
         ref_mhc_pre(be, h, pre, n, hc, d, x);
-        ref_rms_norm(be, x, norm, norm_eps, n, d, x);
+        ref_rms_norm(be, x, norm, norm_eps, n, d, x, q8);
     }
 }
 
@@ -367,6 +419,7 @@ static const di_ops ref_ops = {
     .mhc_post = ref_mhc_post,
     .rms_norm = ref_rms_norm,
     .linear = ref_linear,
+    .linear_pair = ref_linear_pair,
     .linear_f32 = ref_linear_f32,
     .linear_add_f32 = ref_linear_add_f32,
     .stream_mean = ref_stream_mean,

@@ -10,7 +10,7 @@
 
 void di_ref_window_make(di_backend *be, di_bf16 *kv, int n, int dim, const di_tensor *norm,
                         float eps, di_rope_table table, uint8_t *records) {
-    be->ops->rms_norm(be, kv, norm, eps, n, dim, kv);
+    be->ops->rms_norm(be, kv, norm, eps, n, dim, kv, NULL);
     be->ops->rope(be, kv, n, 1, dim, table, false);
     size_t bytes = (size_t)dim + (size_t)dim / 32;
     for (int t = 0; t < n; t++) {

@@ -337,6 +337,7 @@ const di_ops di_card_ops = {
     .stream_mean = di_card_stream_mean,
     .rms_norm = di_card_rms_norm,
     .linear = di_card_linear,
+    .linear_pair = di_card_linear_pair,
     .linear_f32 = di_card_linear_f32,
     .linear_add_f32 = di_card_linear_add_f32,
     .linear_grouped = di_card_linear_grouped,

@@ -63,23 +63,29 @@ DK_BOTH size_t dk_prepared_values(size_t rows, int k) {
     return rows * (size_t)((k + DK_CHUNK - 1) / DK_CHUNK) * DK_CHUNK;
 }
 
-/* Exactly one of yb and yf is not NULL; rows lie ldy values apart. add: to what yf holds. */
+/* Exactly one of yb and yf is not NULL; rows lie ldy values apart. add: to what yf holds. q8: yb
+ * goes through Q8, rows being ldy values long. */
 typedef struct dk_result {
     dk_bf16 *yb;
     float *yf;
     size_t ldy;
-    bool add;
+    bool add, q8;
 } dk_result;
 
-/* y[t][g * m + i] = x[t][g] . row g * m + i of w, m = w.rows / groups; x [n, groups, k] goes
- * through Q8 first or not. */
-typedef struct dk_product {
+typedef struct dk_target { /* a weight, and where its product goes */
     dk_matrix w;
+    dk_result y;
+} dk_target;
+
+/* y[t][g * m + i] = x[t][g] . row g * m + i of w, m = w.rows / groups; x [n, groups, k] goes
+ * through Q8 first or not. With two targets groups is 1; their weights have one format and k. */
+typedef struct dk_product {
+    dk_target to[2];
+    int targets;
     const dk_bf16 *x; /* NULL: prepared holds them, [groups][n rows], zeros behind k */
     int n, groups;
     bool quantise, free_order; /* free_order: k need not be cut as it is for few rows */
     dk_bf16 *prepared;         /* dk_prepared_values(n * groups, k), if dk_prepares() */
-    dk_result y;
 } dk_product;
 
 /* Whether activations must be prepared by a kernel of their own. */
@@ -228,8 +234,9 @@ void dk_gather(cudaStream_t s, const void *from, const int32_t *rows, int n, siz
 /* out[t] = bf16(mean over the streams), rows ldo values apart. */
 void dk_stream_mean(cudaStream_t s, const dk_bf16 *h, int n, int hc, int d, dk_bf16 *out,
                     size_t ldo);
+/* y or q8 may be NULL. */
 void dk_rms_norm(cudaStream_t s, const dk_bf16 *x, const dk_bf16 *w, float eps, int n, int dim,
-                 dk_bf16 *y);
+                 dk_bf16 *y, dk_bf16 *q8);
 void dk_rope_table(cudaStream_t s, const int64_t *positions, int n, const float *freq, int half,
                    float *cosine, float *sine);
 void dk_rope(cudaStream_t s, dk_bf16 *x, int n, int heads, int dim, const float *cosine,
@@ -257,7 +264,7 @@ typedef struct dk_expand {
     const float *pre; /* these and x: where norm is not NULL */
     const dk_bf16 *norm;
     float norm_eps;
-    dk_bf16 *x;
+    dk_bf16 *x, *q8; /* q8 may be NULL */
 } dk_expand;
 
 void dk_mhc_post(cudaStream_t s, const dk_expand *e);

@@ -54,9 +54,9 @@ template <int PIECES> static __global__ void __launch_bounds__(256) prepare(prep
 
 static void prepare_rows(cudaStream_t s, const dk_product *p) {
     enum { MANY = 4 /* pieces of a thread where there are many rows */ };
-    bool whole = p->w.k % 8 == 0 && (uintptr_t)p->x % 16 == 0;
-    prepare_call c = {p->x, p->n, p->groups, p->w.k, p->quantise, whole, p->prepared};
-    int pieces = (p->w.k + DK_CHUNK - 1) / DK_CHUNK * 8;
+    int k = p->to[0].w.k, pieces = (k + DK_CHUNK - 1) / DK_CHUNK * 8;
+    bool whole = k % 8 == 0 && (uintptr_t)p->x % 16 == 0;
+    prepare_call c = {p->x, p->n, p->groups, k, p->quantise, whole, p->prepared};
     if (p->n <= 64 || pieces < MANY * 256) {
         launch_overlapped(s, prepare<1>, dim3(p->n * p->groups, (pieces + 255) / 256), 256, 0, 1,
                           c);
@@ -71,26 +71,32 @@ static void prepare_rows(cudaStream_t s, const dk_product *p) {
 
 enum { MAX_SLICES = 8 }; /* blocks of a cluster */
 
-struct linear_call {
-    CUtensorMap tensor; /* activations as they lie, if not prepared */
+struct linear_target {
     dk_matrix w;
-    const dk_bf16 *x; /* prepared, [groups][n]; or as they lie */
-    int n, m, groups; /* m: rows of a group */
-    int slices, slice_chunks;
     dk_result y;
-    bool wide;          /* 8 results of a row can be written as one */
-    bool as_is;         /* x is not prepared */
-    bool own, quantise; /* blocks bring x themselves, through Q8 or not */
+    int m;     /* rows of a group */
+    bool wide; /* 8 results of a row can be written as one */
 };
 
-/* A block's place: tiles of weight rows from tile0 on, activation rows from col0 on. Rows of a
- * group may begin inside a tile. */
+struct linear_call {
+    CUtensorMap tensor; /* activations as they lie, if not prepared */
+    linear_target to[2];
+    int along;        /* blocks along the tiles of the first one's groups */
+    const dk_bf16 *x; /* prepared, [groups][n]; or as they lie */
+    int n, groups;
+    int slices, slice_chunks; /* of all targets */
+    bool as_is;               /* x is not prepared */
+};
+
+/* A block's place: a target, tiles of its weight's rows from tile0 on, activation rows from col0
+ * on. Rows of a group may begin inside a tile. */
 struct linear_place {
-    int group, tile0, col0, count, slice;
+    int target, group, tile0, col0, count, slice;
 };
 
 /* Grid of few rows: slices, tiles of weight rows, tiles of activation rows and groups; of many:
- * tiles of weight rows, tiles of activation rows, groups. */
+ * tiles of weight rows, tiles of activation rows, groups. Tiles of the second target come behind
+ * those of the first. */
 template <class S> static __device__ __forceinline__ linear_place place_of(const linear_call &c) {
 
     linear_place p;
@@ -98,7 +104,9 @@ template <class S> static __device__ __forceinline__ linear_place place_of(const
     p.slice = S::PAIRED ? 0 : blockIdx.x;
     p.group = S::PAIRED ? blockIdx.z : blockIdx.z % c.groups;
     p.col0 = (S::PAIRED ? blockIdx.y : blockIdx.z / c.groups) * S::COLS;
-    p.tile0 = p.group * c.m / DK_TILE_ROWS + tile * S::WG;
+    p.target = tile >= c.along;
+    tile -= p.target ? c.along : 0;
+    p.tile0 = p.group * c.to[0].m / DK_TILE_ROWS + tile * S::WG;
     p.count = min((int)S::COLS, c.n - p.col0);
     return p;
 }
@@ -108,18 +116,21 @@ static __device__ __forceinline__ product_job<S> job_of(const linear_call &c,
                                                         const linear_place &p) {
 
     product_job<S> j;
+    const uint8_t *data = c.to[p.target].w.data;
+    int last = c.to[p.target].w.tiles - 1;
+    size_t bytes = dk_tile_bytes(&c.to[0].w);
 #pragma unroll
     for (int wg = 0; wg < S::WG; wg++) { /* behind the last tile: it again, for nothing */
-        j.tile[wg] = c.w.data + (size_t)min(p.tile0 + wg, c.w.tiles - 1) * dk_tile_bytes(&c.w);
+        j.tile[wg] = data + (size_t)min(p.tile0 + wg, last) * bytes;
     }
-    j.x = c.x + p.group * dk_prepared_values(c.n, c.w.k) + (size_t)p.col0 * DK_CHUNK;
+    j.x = c.x + p.group * dk_prepared_values(c.n, c.to[0].w.k) + (size_t)p.col0 * DK_CHUNK;
     j.plane = (size_t)c.n * DK_CHUNK;
     j.tensor = c.as_is ? &c.tensor : NULL;
     j.group = p.group;
     j.row = p.col0;
     j.count = p.count;
     j.begin = p.slice * c.slice_chunks;
-    j.end = S::PAIRED ? c.w.chunks : min(j.begin + c.slice_chunks, c.w.chunks);
+    j.end = S::PAIRED ? c.to[0].w.chunks : min(j.begin + c.slice_chunks, c.to[0].w.chunks);
     j.slice_chunks = c.slice_chunks;
     return j;
 }
@@ -139,24 +150,25 @@ template <class S>
 static __device__ __forceinline__ warp_rows rows_of_warp(const linear_call &c,
                                                          const linear_place &p) {
     warp_rows w;
+    const linear_target &to = c.to[p.target];
     w.row = p.tile0 * DK_TILE_ROWS + threadIdx.x / 32 * 16;
-    w.begin = p.group * c.m;
-    w.end = w.begin + c.m;
+    w.begin = p.group * to.m;
+    w.end = w.begin + to.m;
     w.nan[0] = w.nan[1] = false;
-    if (c.w.format == DK_FP8 && w.row < w.end) { /* all rows of a tile have a flag */
-        const uint8_t *flags = c.w.data + (size_t)c.w.tiles * dk_tile_bytes(&c.w) + w.row;
+    if (to.w.format == DK_FP8 && w.row < w.end) { /* all rows of a tile have a flag */
+        const uint8_t *flags = to.w.data + (size_t)to.w.tiles * dk_tile_bytes(&to.w) + w.row;
         w.nan[0] = load_byte_now(flags + threadIdx.x % 32 / 4) != 0;
         w.nan[1] = load_byte_now(flags + threadIdx.x % 32 / 4 + 8) != 0;
     }
     return w;
 }
 
-static __device__ __forceinline__ void put(const linear_call &c, int row, int col, float sum) {
-    size_t to = (size_t)col * c.y.ldy + row;
-    if (c.y.yf) {
-        c.y.yf[to] = c.y.add ? c.y.yf[to] + sum : sum;
+static __device__ __forceinline__ void put(const dk_result &y, int row, int col, float sum) {
+    size_t to = (size_t)col * y.ldy + row;
+    if (y.yf) {
+        y.yf[to] = y.add ? y.yf[to] + sum : sum;
     } else {
-        c.y.yb[to] = to_bf16(sum);
+        y.yb[to] = to_bf16(sum);
     }
 }
 
@@ -168,7 +180,27 @@ static __device__ __forceinline__ void put_plain(const linear_call &c, const lin
     for (int u = 0; u < 4; u++) {
         int row = w.row + lane / 4 + u / 2 * 8, col = i * 8 + lane % 4 * 2 + u % 2;
         if (row >= w.begin && row < w.end && col < p.count) {
-            put(c, row, p.col0 + col, v[u]);
+            put(c.to[p.target].y, row, p.col0 + col, v[u]);
+        }
+    }
+}
+
+/* As put_turned, through Q8, whose groups are 32 rows: two warps', which take every other eight
+ * columns each. */
+template <class S>
+static __device__ __forceinline__ void put_quantised(const linear_call &c, const linear_place &p,
+                                                     const warp_rows &w, uint32_t pieces, int first,
+                                                     int step, int count) {
+    const dk_result &y = c.to[p.target].y;
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, second = warp % 2;
+    int row = w.row - second * 16 + lane % 4 * 8; /* a group is four lanes */
+    uint32_t from = pieces + (warp - second + lane % 4 / 2) * count * 256 + lane % 2 * 16;
+    consumers_sync<S>();
+    for (int i = second; i < count; i += 2) {
+        int col = (first + i * step) * 8 + lane / 4;
+        uint4 v = q8_piece(load_shared(from + i * 256 + lane / 4 * 32));
+        if (row >= w.begin && row < w.end && col < p.count) {
+            *(uint4 *)(y.yb + (size_t)(p.col0 + col) * y.ldy + row) = v;
         }
     }
 }
@@ -182,7 +214,7 @@ static __device__ __forceinline__ void put_eight(const linear_call &c, const lin
     for (int u = 0; u < 4; u++) {
         v[u] = w.nan[u / 2] ? __uint_as_float(0x7fc00000u) : v[u];
     }
-    if (c.wide) {
+    if (c.to[p.target].wide) {
         store_turned(piece, bf16x2_of(v[0], v[1]), bf16x2_of(v[2], v[3]));
     } else {
         put_plain(c, p, w, i, v);
@@ -190,19 +222,25 @@ static __device__ __forceinline__ void put_eight(const linear_call &c, const lin
 }
 
 /* What lies there, `count` times eight columns, to y: 8 rows at a time. They are columns
- * 8 (first + step i). */
+ * 8 (first + step i). pieces: the first warp's piece. */
+template <class S>
 static __device__ __forceinline__ void put_turned(const linear_call &c, const linear_place &p,
-                                                  const warp_rows &w, uint32_t piece, int first,
+                                                  const warp_rows &w, uint32_t pieces, int first,
                                                   int step, int count) {
-    int lane = threadIdx.x % 32, row = w.row + lane % 2 * 8;
-    if (!c.wide) {
+    const linear_target &to = c.to[p.target];
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = w.row + lane % 2 * 8;
+    uint32_t piece = pieces + warp * count * 256;
+    if (!to.wide) {
         return;
+    }
+    if (to.y.q8) {
+        return put_quantised<S>(c, p, w, pieces, first, step, count);
     }
     __syncwarp();
     for (int i = lane / 16; i < count; i += 2) {
         int col = (first + i * step) * 8 + lane % 16 / 2;
         if (row >= w.begin && row < w.end && col < p.count) {
-            *(uint4 *)(c.y.yb + (size_t)(p.col0 + col) * c.y.ldy + row) =
+            *(uint4 *)(to.y.yb + (size_t)(p.col0 + col) * to.y.ldy + row) =
                 load_shared(piece + i * 256 + lane % 16 * 16);
         }
     }
@@ -217,7 +255,7 @@ static __device__ __forceinline__ void put_all(const linear_call &c, const linea
     for (int i = 0; i < N / 8; i++) {
         put_eight(c, p, w, piece + i * 256, i, acc[i]);
     }
-    put_turned(c, p, w, piece, 0, 1, N / 8);
+    put_turned<S>(c, p, w, r.data, 0, 1, N / 8);
 }
 
 /* Where k is cut, columns 8 i .. 8 i + 7 are added up by the block of slice i % slices. It has so
@@ -255,7 +293,8 @@ static __device__ __forceinline__ void exchange(const linear_call &c, const line
         return;
     }
     barrier_wait(r.sums, 0);
-    uint32_t piece = r.data + c.slices * most * PART + threadIdx.x / 32 * (own * 256);
+    uint32_t pieces = r.data + c.slices * most * PART;
+    uint32_t piece = pieces + threadIdx.x / 32 * (own * 256);
 #pragma unroll 2
     for (int i = 0; i < own; i++) {
         float4 part[MAX_SLICES];
@@ -277,52 +316,21 @@ static __device__ __forceinline__ void exchange(const linear_call &c, const line
         }
         put_eight(c, p, w, piece + i * 256, p.slice + i * c.slices, sum);
     }
-    put_turned(c, p, w, piece, p.slice, c.slices, own);
-}
-
-/* Room for a block's own rows; what is read behind them belongs to nobody. */
-static __host__ __device__ __forceinline__ int own_bytes(int chunks, int rows) {
-    return chunks * rows * 128 / RING_ALIGNMENT * RING_ALIGNMENT + 2 * RING_ALIGNMENT;
-}
-
-/* The block's slice of x into its shared memory: [piece of 8 values][row]. */
-template <class S>
-static __device__ __forceinline__ void fill_rows(const linear_call &c, const linear_place &p,
-                                                 const product_job<S> &j, uint8_t *own) {
-    int pieces = (j.end - j.begin) * 8, left = c.w.k - j.begin * DK_CHUNK;
-    for (int row = 0; row < c.n; row++) {
-        const dk_bf16 *x = c.x + ((size_t)row * c.groups + p.group) * c.w.k + j.begin * DK_CHUNK;
-        for (int at = 0; at < pieces; at += S::CONSUMERS) {
-            int i = at + threadIdx.x;
-            uint4 v = make_uint4(0, 0, 0, 0);
-            if (i < pieces && i * 8 < left) {
-                v = __ldg((const uint4 *)x + i);
-            }
-            if (c.quantise) {
-                v = q8_piece(v);
-            }
-            if (i < pieces) {
-                *(uint4 *)(own + (i * c.n + row) * 16) = v;
-            }
-        }
-    }
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    consumers_sync<S>();
+    put_turned<S>(c, p, w, pieces, p.slice, c.slices, own);
 }
 
 /* What consumers do, for one format. */
 template <int F, class S, bool SLICED>
-static __device__ __forceinline__ void multiply(const linear_call &c, const linear_place &p,
-                                                const ring &r, const product_job<S> &j,
-                                                own_rows own) {
+static __device__ __forceinline__ void consume_and_put(const linear_call &c, const linear_place &p,
+                                                       const ring &r, const product_job<S> &j) {
     enum { N = S::COLS };
     float acc[N / 8][4];
     warp_rows w = rows_of_warp<S>(c, p);
     if constexpr (SLICED) {
         float part[N / 8][4];
-        consume<F, N, S, true>(r, j, own, part, acc);
+        consume<F, N, S, true>(r, j, {}, part, acc);
     } else {
-        consume<F, N, S, false>(r, j, own, acc, acc);
+        consume<F, N, S, false>(r, j, {}, acc, acc);
     }
     wait_for_predecessors();
     if (!S::PAIRED && c.slices > 1) {
@@ -340,17 +348,19 @@ static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
 
     linear_place p = place_of<S>(c);
     product_job<S> j = job_of<S>(c, p);
-    int ahead = S::OWN_ROWS ? own_bytes(c.slice_chunks, c.n) : 0;
-    ring r = place_ring<S>(c.w.format, S::COLS, ahead);
+    ring r = place_ring<S>(c.to[0].w.format, S::COLS);
     bool split = !S::PAIRED && c.slices > 1;
     if (threadIdx.x == S::CONSUMERS) {
+        if (c.as_is) {
+            tensor_prefetch(&c.tensor);
+        }
         init_ring<S>(r);
         if (split) {
             barrier_init(r.sums, 1);
             barriers_ready();
             barrier_expect(r.sums, (c.slices - 1) * own_columns(c, p, p.slice) * S::CONSUMERS * 16);
         }
-        produce_early<S>(r, j, c.w.format);
+        produce_early<S>(r, j, c.to[0].w.format);
     }
     __syncwarp();
     let_successors_begin();
@@ -358,7 +368,7 @@ static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     if (threadIdx.x >= S::CONSUMERS) {
         share_registers<S>(false);
         if (threadIdx.x == S::CONSUMERS) {
-            produce<S>(r, j, c.w.format);
+            produce<S>(r, j, c.to[0].w.format);
         }
         __syncwarp();
         if (split) {
@@ -366,18 +376,12 @@ static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
         }
     } else {
         share_registers<S>(true);
-        own_rows own = {};
-        if (S::OWN_ROWS) {
-            wait_for_predecessors();
-            fill_rows<S>(c, p, j, r.at - ahead);
-            own = {own_descriptor_of(r.data - ahead, c.n), c.n * 8, c.n};
-        }
-        if (c.w.format == DK_FP8) {
-            multiply<DK_FP8, S, SLICED>(c, p, r, j, own);
-        } else if (c.w.format == DK_FP4) {
-            multiply<DK_FP4, S, SLICED>(c, p, r, j, own);
+        if (c.to[0].w.format == DK_FP8) {
+            consume_and_put<DK_FP8, S, SLICED>(c, p, r, j);
+        } else if (c.to[0].w.format == DK_FP4) {
+            consume_and_put<DK_FP4, S, SLICED>(c, p, r, j);
         } else {
-            multiply<DK_BF16, S, SLICED>(c, p, r, j, own);
+            consume_and_put<DK_BF16, S, SLICED>(c, p, r, j);
         }
     }
     if (S::PAIRED) {
@@ -387,6 +391,30 @@ static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
 
 /* ---- launches --------------------------------------------------------------------------------*/
 
+/* Rows of y through Q8, where the product's own blocks cannot do that. Grid: rows, blocks of
+ * pieces.
+ */
+static __global__ void quantise_rows(dk_bf16 *y, int k) {
+    int at = (blockIdx.y * blockDim.x + threadIdx.x) * 8;
+    dk_bf16 *row = y + (size_t)blockIdx.x * k;
+    begin_overlapped();
+    uint4 v = make_uint4(0, 0, 0, 0);
+    if (at < k) { /* plain reads: the same addresses are written */
+        uint32_t word[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            word[i] = row[at + 2 * i] | (uint32_t)row[at + 2 * i + 1] << 16;
+        }
+        v = make_uint4(word[0], word[1], word[2], word[3]);
+    }
+    v = q8_piece(v);
+    const uint32_t word[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int i = 0; i < 8 && at < k; i++) {
+        row[at + i] = (dk_bf16)(word[i / 2] >> i % 2 * 16);
+    }
+}
+
 /* For an H200, and the same on every card. */
 enum { MULTIPROCESSORS = 132, ENOUGH_BLOCKS = 400 };
 
@@ -394,17 +422,27 @@ enum { MULTIPROCESSORS = 132, ENOUGH_BLOCKS = 400 };
  * a cluster's blocks are placed together, in one part of the chip, and the last cluster to find its
  * place must not have to wait for another one's end. A property of the weight, whatever it is
  * multiplied with. */
-static void cut(linear_call *c) {
-    int blocks = (c->m + DK_TILE_ROWS - 1) / DK_TILE_ROWS * c->groups;
-    int slices = min(max(ENOUGH_BLOCKS / blocks, 1), (int)MAX_SLICES);
-    c->slice_chunks = (c->w.chunks + slices - 1) / slices;
-    c->slice_chunks += c->slice_chunks % 2;
-    c->slices = (c->w.chunks + c->slice_chunks - 1) / c->slice_chunks;
+struct slices {
+    int count, chunks; /* chunks: of one */
+};
+
+static slices cut(const dk_matrix &w, int groups) {
+    int blocks = (w.rows / groups + DK_TILE_ROWS - 1) / DK_TILE_ROWS * groups;
+    int count = min(max(ENOUGH_BLOCKS / blocks, 1), (int)MAX_SLICES);
+    int chunks = (w.chunks + count - 1) / count;
+    chunks += chunks % 2;
+    return {(w.chunks + chunks - 1) / chunks, chunks};
+}
+
+/* Whether one launch can do both products. */
+static bool joined(const dk_product *p) {
+    slices a = cut(p->to[0].w, 1), b = cut(p->to[1].w, 1);
+    return a.count == b.count && a.chunks == b.chunks;
 }
 
 /* Blocks along the tiles of weight rows that a group may touch. */
-template <class S> static int blocks_along(const linear_call &c) {
-    int tiles = (c.m + DK_TILE_ROWS - 1) / DK_TILE_ROWS + (c.groups > 1 && c.m % DK_TILE_ROWS != 0);
+template <class S> static int blocks_along(const linear_target &to, int groups) {
+    int tiles = (to.m + DK_TILE_ROWS - 1) / DK_TILE_ROWS + (groups > 1 && to.m % DK_TILE_ROWS != 0);
     return (tiles + S::WG - 1) / S::WG;
 }
 
@@ -427,7 +465,7 @@ static encode_fn *encoder() {
 /* Describes x [n, groups, k] to the copy engine, in boxes of as many rows as a block brings at
  * once. */
 static void describe(linear_call *c, int box_rows) {
-    const cuuint64_t k = (cuuint64_t)c->w.k, groups = (cuuint64_t)c->groups;
+    const cuuint64_t k = (cuuint64_t)c->to[0].w.k, groups = (cuuint64_t)c->groups;
     const cuuint64_t dims[] = {k, groups, (cuuint64_t)c->n};
     const cuuint64_t pitches[] = {k * sizeof *c->x, k * groups * sizeof *c->x};
     const cuuint32_t box[] = {DK_CHUNK, 1, (cuuint32_t)box_rows}, step[] = {1, 1, 1};
@@ -436,17 +474,38 @@ static void describe(linear_call *c, int box_rows) {
               CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 }
 
+/* Shared memory of a block. Where few rows are multiplied by no more blocks than there are
+ * multiprocessors, so much that no two stand on one while others have none; but so little that one
+ * of the next kernel's fits beside it, which takes no more than whole stages. */
+template <class S> static size_t shared_for(const linear_call &c, int blocks) {
+    enum { ALONE = 122 << 10 };
+    size_t chunk_bytes = dk_chunk_bytes(c.to[0].w.format), most = shared_bytes<S>(chunk_bytes);
+    if (S::COLS > 64) {
+        return most;
+    }
+    if (S::COLS > 16 && blocks <= MULTIPROCESSORS) {
+        return ALONE;
+    }
+    size_t stage = stage_bytes<S>(S::COLS, chunk_bytes), fixed = 2 * RING_ALIGNMENT;
+    return (most - fixed) / stage * stage + fixed;
+}
+
 template <class S, bool SLICED> static void launch(cudaStream_t s, linear_call *c) {
-    if (c->as_is && !S::OWN_ROWS) {
+    if (c->as_is) {
         describe(c, S::PAIRED ? S::COLS / 2 : S::COLS);
     }
-    int ahead = S::OWN_ROWS ? own_bytes(c->slice_chunks, c->n) : 0;
-    size_t shared = shared_bytes<S>(dk_chunk_bytes(c->w.format), ahead);
-    int along = blocks_along<S>(*c), columns = (c->n + S::COLS - 1) / S::COLS;
+    int columns = (c->n + S::COLS - 1) / S::COLS;
+    int along = blocks_along<S>(c->to[0], c->groups);
+    c->along = along + 1; /* one for nothing, which a pair may need */
+    if (c->to[1].m > 0) {
+        c->along = along;
+        along += blocks_along<S>(c->to[1], 1);
+    }
     dim3 grid(c->slices, along, columns * c->groups);
     if (S::PAIRED) {
         grid = dim3(along + along % 2, columns, c->groups);
     }
+    size_t shared = shared_for<S>(*c, grid.x * grid.y * grid.z);
     cudaFuncSetAttribute(linear<S, SLICED>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                          (int)shared);
     launch_overlapped(s, linear<S, SLICED>, grid, S::THREADS, shared, S::PAIRED ? 2 : c->slices,
@@ -455,32 +514,29 @@ template <class S, bool SLICED> static void launch(cudaStream_t s, linear_call *
 
 /* Whether tiles of 128 rows by 128 leave no multiprocessor idle. */
 static bool worth_large_tiles(const linear_call &c) {
-    long long blocks = (long long)(c.n + 127) / 128 * ((c.m + 127) / 128) * c.groups;
+    int along = (c.to[0].m + 127) / 128 + (c.to[1].m + 127) / 128;
+    long long blocks = (long long)(c.n + 127) / 128 * along * c.groups;
     return c.n > 64 && blocks >= MULTIPROCESSORS;
 }
 
-/* So few rows are brought by every block for itself, which saves a launch or the detour of a tensor
- * map: at most OWN_ROWS of them, of so many chunks in all. */
-enum { OWN_ROWS = 2, OWN_CHUNKS = 128 };
-
-static bool own_rows_fit(const linear_call &c) {
-    return c.n <= OWN_ROWS && c.slice_chunks * c.n <= OWN_CHUNKS;
-}
-
+/* The product with the first `targets` of p. */
 static linear_call call_of(const dk_product *p) {
     linear_call c = {};
-    c.w = p->w;
+    slices s = cut(p->to[0].w, p->groups);
     c.n = p->n;
     c.groups = p->groups;
-    c.m = p->w.rows / p->groups;
-    c.y = p->y;
-    c.wide = p->y.yb && c.m % 8 == 0 && p->y.ldy % 8 == 0 && (uintptr_t)p->y.yb % 16 == 0;
-    cut(&c);
-    c.quantise = p->quantise;
-    if (p->x && p->w.k % 8 == 0 && (uintptr_t)p->x % 16 == 0) {
-        c.own = own_rows_fit(c);
-        c.as_is = c.own || (!p->quantise && encoder());
+    c.slices = s.count;
+    c.slice_chunks = s.chunks;
+    for (int i = 0; i < p->targets; i++) {
+        linear_target *to = &c.to[i];
+        const dk_result &y = to->y = p->to[i].y;
+        to->w = p->to[i].w;
+        to->m = to->w.rows / p->groups;
+        to->wide = y.yb && to->m % 8 == 0 && y.ldy % 8 == 0 && (uintptr_t)y.yb % 16 == 0;
+        to->y.q8 = y.q8 && to->wide && to->m % 32 == 0;
     }
+    c.as_is = p->x && !p->quantise && p->to[0].w.k % 8 == 0 && (uintptr_t)p->x % 16 == 0;
+    c.as_is = c.as_is && encoder();
     c.x = c.as_is ? p->x : p->prepared;
     return c;
 }
@@ -489,14 +545,10 @@ bool dk_prepares(const dk_product *p) {
     return p->x && !call_of(p).as_is;
 }
 
-void dk_multiply(cudaStream_t s, const dk_product *p) {
+/* One launch. */
+static void multiply(cudaStream_t s, const dk_product *p) {
     linear_call c = call_of(p);
-    if (p->x && !c.as_is) {
-        prepare_rows(s, p);
-    }
-    if (c.own) {
-        launch<block_shape<8, 1, 4, true>, false>(s, &c);
-    } else if (worth_large_tiles(c)) {
+    if (worth_large_tiles(c)) {
         if (c.slices > 1 && (!p->free_order || c.n <= 128)) {
             launch<block_shape<128, 2, 1>, true>(s, &c);
         } else {
@@ -510,6 +562,27 @@ void dk_multiply(cudaStream_t s, const dk_product *p) {
         launch<block_shape<32, 2, 2>, false>(s, &c);
     } else {
         launch<block_shape<64, 2, 2>, false>(s, &c);
+    }
+    const dk_result &y = p->to[0].y;
+    if (y.q8 && !c.to[0].y.q8) {
+        int k = (int)y.ldy;
+        launch_overlapped(s, quantise_rows, dim3(p->n, (k + 2047) / 2048), 256, 0, 1, y.yb, k);
+    }
+}
+
+void dk_multiply(cudaStream_t s, const dk_product *p) {
+    if (dk_prepares(p)) {
+        prepare_rows(s, p);
+    }
+    if (p->targets == 2 && joined(p)) {
+        multiply(s, p);
+        return;
+    }
+    for (int i = 0; i < p->targets; i++) {
+        dk_product one = *p;
+        one.to[0] = p->to[i];
+        one.targets = 1;
+        multiply(s, &one);
     }
 }
 

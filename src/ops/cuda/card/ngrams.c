@@ -201,15 +201,15 @@ static bool find_parts(di_card *c, const di_tensor *wkv, const di_tensor *q_weig
                        const di_tensor *k_weight, size_t norm_bytes, size_t most, engram_parts *p) {
     p->qw = di_card_array(c, q_weight->data, norm_bytes);
     p->kw = di_card_array(c, k_weight->data, norm_bytes);
-    p->wkv = (dk_product){.groups = 1};
-    if (!p->qw || !p->kw || !di_card_matrix(c, wkv, &p->wkv.w)) {
+    p->wkv = (dk_product){.targets = 1, .groups = 1};
+    if (!p->qw || !p->kw || !di_card_matrix(c, wkv, &p->wkv.to[0].w)) {
         return false;
     }
-    size_t m = (size_t)p->wkv.w.rows, values = dk_prepared_values(most, p->wkv.w.k);
+    size_t m = (size_t)p->wkv.to[0].w.rows, values = dk_prepared_values(most, p->wkv.to[0].w.k);
     p->wkv.prepared = di_card_scratch(c, DI_CARD_USE_X, values, sizeof(dk_bf16));
-    p->wkv.y =
+    p->wkv.to[0].y =
         (dk_result){.yb = di_card_scratch(c, DI_CARD_USE_Y, most, m * sizeof(dk_bf16)), .ldy = m};
-    return p->wkv.prepared && p->wkv.y.yb;
+    return p->wkv.prepared && p->wkv.to[0].y.yb;
 }
 
 /* The prepared rows through wkv, and into the streams of their tokens. */
@@ -218,7 +218,7 @@ static void add_rows(di_card *c, const engram_parts *p, int count, const int32_t
     dk_product wkv = p->wkv;
     wkv.n = count;
     dk_multiply(c->stream, &wkv);
-    dk_engram_gate(c->stream, tokens, count, wkv.y.yb, p->qw, p->kw, hc, d, eps, h);
+    dk_engram_gate(c->stream, tokens, count, wkv.to[0].y.yb, p->qw, p->kw, hc, d, eps, h);
 }
 
 static void engram_picked(di_card *c, const engram_call *e, int n, size_t most,

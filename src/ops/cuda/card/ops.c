@@ -39,12 +39,12 @@ void di_card_gather_rows(di_backend *be, const void *from, const int32_t *rows, 
 }
 
 void di_card_rms_norm(di_backend *be, const di_bf16 *x, const di_tensor *w, float eps, int n,
-                      int dim, di_bf16 *y) {
+                      int dim, di_bf16 *y, di_bf16 *q8) {
     di_card *c = di_card_of(be);
     if (n > 0 && di_card_enter(c, "rms_norm")) {
         const void *weight = di_card_array(c, w->data, (size_t)dim * sizeof(di_bf16));
         if (weight) {
-            dk_rms_norm(c->stream, x, weight, eps, n, dim, y);
+            dk_rms_norm(c->stream, x, weight, eps, n, dim, y, q8);
         }
         di_card_leave(c);
     }
@@ -132,7 +132,7 @@ void di_card_stream_mean(di_backend *be, const di_bf16 *h, int n, int hc, int d,
 
 void di_card_mhc_post(di_backend *be, const di_bf16 *y, const float *post, const float *comb, int n,
                       int hc, int d, di_bf16 *h, const float *pre, const di_tensor *norm,
-                      float norm_eps, di_bf16 *x) {
+                      float norm_eps, di_bf16 *x, di_bf16 *q8) {
     di_card *c = di_card_of(be);
     if (n <= 0 || !di_card_enter(c, "mhc_post")) {
         return;
@@ -142,6 +142,7 @@ void di_card_mhc_post(di_backend *be, const di_bf16 *y, const float *post, const
     if (norm) {
         e.norm = di_card_array(c, norm->data, (size_t)d * sizeof(di_bf16));
         e.norm_eps = norm_eps;
+        e.q8 = q8;
     }
     if (!norm || e.norm) {
         dk_mhc_post(c->stream, &e);
@@ -153,36 +154,68 @@ void di_card_mhc_post(di_backend *be, const di_bf16 *y, const float *post, const
 
 enum { ROWS_AT_ONCE = 8192 }; /* activation rows that wait prepared */
 
-/* Rows of x are [groups, k]; the product of each group with its share of w's rows. */
-static void multiply(di_card *c, const di_bf16 *x, int n, int groups, const di_tensor *w,
-                     bool quantise, dk_result y) {
-    dk_product p = {.groups = groups, .quantise = quantise, .free_order = c->free_order, .y = y};
-    if (!di_card_matrix(c, w, &p.w)) {
-        return;
-    }
-    size_t pitch = (size_t)groups * (size_t)p.w.k;
+/* Rows of x are [groups, k]. The weights of p's targets are on the card. */
+static void multiply_rows(di_card *c, const di_bf16 *x, int n, dk_product p) {
+    int k = p.to[0].w.k;
+    size_t pitch = (size_t)p.groups * (size_t)k;
     for (int t = 0; t < n; t += ROWS_AT_ONCE) {
         p.n = n - t < ROWS_AT_ONCE ? n - t : ROWS_AT_ONCE;
         p.x = x + (size_t)t * pitch;
         if (dk_prepares(&p)) {
-            size_t rows = (size_t)p.n * (size_t)groups;
-            p.prepared = di_card_scratch(c, DI_CARD_USE_X, dk_prepared_values(rows, p.w.k),
-                                         sizeof *p.prepared);
+            size_t rows = (size_t)p.n * (size_t)p.groups;
+            p.prepared =
+                di_card_scratch(c, DI_CARD_USE_X, dk_prepared_values(rows, k), sizeof *p.prepared);
             if (!p.prepared) {
                 return;
             }
         }
         dk_multiply(c->stream, &p);
-        p.y.yb = p.y.yb ? p.y.yb + (size_t)p.n * y.ldy : NULL;
-        p.y.yf = p.y.yf ? p.y.yf + (size_t)p.n * y.ldy : NULL;
+        for (int i = 0; i < p.targets; i++) {
+            dk_result *y = &p.to[i].y;
+            y->yb = y->yb ? y->yb + (size_t)p.n * y->ldy : NULL;
+            y->yf = y->yf ? y->yf + (size_t)p.n * y->ldy : NULL;
+        }
     }
 }
 
-void di_card_linear(di_backend *be, const di_bf16 *x, int n, const di_tensor *w, di_bf16 *y) {
+/* The product of each group of x with its share of w's rows. */
+static void multiply(di_card *c, const di_bf16 *x, int n, int groups, const di_tensor *w,
+                     bool quantise, dk_result y) {
+    dk_product p = {.to = {{.y = y}},
+                    .targets = 1,
+                    .groups = groups,
+                    .quantise = quantise,
+                    .free_order = c->free_order};
+    if (di_card_matrix(c, w, &p.to[0].w)) {
+        multiply_rows(c, x, n, p);
+    }
+}
+
+static bool quantises(const di_tensor *w, di_form form) {
+    return w->dtype != DI_BF16 && form != DI_Q8;
+}
+
+void di_card_linear(di_backend *be, const di_bf16 *x, di_form form, int n, const di_tensor *w,
+                    di_bf16 *y) {
     di_card *c = di_card_of(be);
     if (n > 0 && di_card_enter(c, "linear")) {
-        multiply(c, x, n, 1, w, w->dtype != DI_BF16,
+        multiply(c, x, n, 1, w, quantises(w, form),
                  (dk_result){.yb = y, .ldy = (size_t)w->shape[0]});
+        di_card_leave(c);
+    }
+}
+
+void di_card_linear_pair(di_backend *be, const di_bf16 *x, di_form form, int n, const di_tensor *w1,
+                         di_bf16 *y1, const di_tensor *w2, di_bf16 *y2) {
+    di_card *c = di_card_of(be);
+    if (n > 0 && di_card_enter(c, "linear_pair")) {
+        dk_product p = {.targets = 2, .groups = 1, .free_order = c->free_order};
+        p.quantise = quantises(w1, form);
+        p.to[0].y = (dk_result){.yb = y1, .ldy = (size_t)w1->shape[0]};
+        p.to[1].y = (dk_result){.yb = y2, .ldy = (size_t)w2->shape[0]};
+        if (di_card_matrix(c, w1, &p.to[0].w) && di_card_matrix(c, w2, &p.to[1].w)) {
+            multiply_rows(c, x, n, p);
+        }
         di_card_leave(c);
     }
 }
@@ -205,10 +238,11 @@ void di_card_linear_add_f32(di_backend *be, const di_bf16 *x, int n, const di_te
 }
 
 void di_card_linear_grouped(di_backend *be, const di_bf16 *x, int n, int groups, const di_tensor *w,
-                            di_bf16 *y) {
+                            di_bf16 *y, di_form form) {
     di_card *c = di_card_of(be);
     if (n > 0 && di_card_enter(c, "linear_grouped")) {
-        multiply(c, x, n, groups, w, false, (dk_result){.yb = y, .ldy = (size_t)w->shape[0]});
+        multiply(c, x, n, groups, w, false,
+                 (dk_result){.yb = y, .ldy = (size_t)w->shape[0], .q8 = form == DI_Q8});
         di_card_leave(c);
     }
 }

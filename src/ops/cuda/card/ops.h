@@ -16,6 +16,7 @@ di_op_stream_mean di_card_stream_mean;
 di_op_mhc_post di_card_mhc_post;
 
 di_op_linear di_card_linear;
+di_op_linear_pair di_card_linear_pair;
 di_op_linear_f32 di_card_linear_f32;
 di_op_linear_add_f32 di_card_linear_add_f32;
 di_op_linear_grouped di_card_linear_grouped;

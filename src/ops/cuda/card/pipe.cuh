@@ -88,6 +88,11 @@ __device__ __forceinline__ void bulk_copy_to_both(uint32_t to, const void *from,
                  : "memory");
 }
 
+/* Brings a tensor's description, which the first copy would wait for. */
+__device__ __forceinline__ void tensor_prefetch(const CUtensorMap *map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
 /* A box of a tensor: 64 values of some rows, pieces exchanged as common.cuh says; what lies outside
  * becomes zeros, and counts. At value x of group y of row z. */
 __device__ __forceinline__ void tensor_copy(uint32_t to, const CUtensorMap *map, int x, int y,

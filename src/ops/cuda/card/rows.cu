@@ -54,13 +54,29 @@ void dk_gather(cudaStream_t s, const void *from, const int32_t *rows, int n, siz
 
 /* ---- norm and rotation -----------------------------------------------------------------------*/
 
+/* Values of a row from i on. aligned: eight of them, as one. */
+static __device__ __forceinline__ void store_some(dk_bf16 *row, int i, int dim, bool aligned,
+                                                  uint4 v) {
+    const uint32_t word[4] = {v.x, v.y, v.z, v.w};
+    if (aligned && i < dim) {
+        *(uint4 *)(row + i) = v;
+    }
+#pragma unroll
+    for (int j = 0; !aligned && j < 8; j++) {
+        if (i + j < dim) {
+            row[i + j] = (dk_bf16)(word[j / 2] >> j % 2 * 16);
+        }
+    }
+}
+
 /* A thread takes eight neighbouring values at a time. */
-static __global__ void rms_norm(const dk_bf16 *x, const dk_bf16 *w, float eps, int dim,
-                                dk_bf16 *y) {
+static __global__ void rms_norm(const dk_bf16 *x, const dk_bf16 *w, float eps, int dim, dk_bf16 *y,
+                                dk_bf16 *q8) {
     __shared__ double scratch[32];
     x += (size_t)blockIdx.x * dim;
-    y += (size_t)blockIdx.x * dim;
-    bool aligned = dim % 8 == 0 && ((size_t)x | (size_t)y | (size_t)w) % 16 == 0;
+    y += y ? (size_t)blockIdx.x * dim : 0;
+    q8 += q8 ? (size_t)blockIdx.x * dim : 0;
+    bool aligned = dim % 8 == 0 && ((size_t)x | (size_t)y | (size_t)q8 | (size_t)w) % 16 == 0;
     double sum = 0;
     begin_overlapped();
     for (int i = threadIdx.x * 8; i < dim; i += blockDim.x * 8) {
@@ -81,27 +97,33 @@ static __global__ void rms_norm(const dk_bf16 *x, const dk_bf16 *w, float eps, i
     }
     sum = block_sum(sum, scratch);
     float rho = (float)(1 / sqrt(sum / dim + (double)eps));
-    for (int i = threadIdx.x * 8; i < dim; i += blockDim.x * 8) {
-        __align__(16) dk_bf16 v[8], g[8];
-        if (aligned) {
+    for (int at = 0; at < dim; at += blockDim.x * 8) { /* all lanes: four have a group of Q8's */
+        __align__(16) dk_bf16 v[8] = {}, g[8] = {};
+        int i = at + threadIdx.x * 8;
+        if (aligned && i < dim) {
             *(uint4 *)v = *(const uint4 *)(x + i);
             *(uint4 *)g = *(const uint4 *)(w + i);
-#pragma unroll
-            for (int j = 0; j < 8; j++) {
-                v[j] = to_bf16(bf16_value(g[j]) * (bf16_value(v[j]) * rho));
-            }
-            *(uint4 *)(y + i) = *(const uint4 *)v;
-            continue;
         }
-        for (int j = i; j < i + 8 && j < dim; j++) {
-            y[j] = to_bf16(bf16_value(w[j]) * (bf16_value(x[j]) * rho));
+        for (int j = 0; !aligned && j < 8; j++) {
+            v[j] = i + j < dim ? x[i + j] : 0;
+            g[j] = i + j < dim ? w[i + j] : 0;
+        }
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            v[j] = to_bf16(bf16_value(g[j]) * (bf16_value(v[j]) * rho));
+        }
+        if (y) {
+            store_some(y, i, dim, aligned, *(const uint4 *)v);
+        }
+        if (q8) {
+            store_some(q8, i, dim, aligned, q8_piece(*(const uint4 *)v));
         }
     }
 }
 
 void dk_rms_norm(cudaStream_t s, const dk_bf16 *x, const dk_bf16 *w, float eps, int n, int dim,
-                 dk_bf16 *y) {
-    launch_overlapped(s, rms_norm, dim3(n), 256, 0, 1, x, w, eps, dim, y);
+                 dk_bf16 *y, dk_bf16 *q8) {
+    launch_overlapped(s, rms_norm, dim3(n), 256, 0, 1, x, w, eps, dim, y, q8);
 }
 
 static __global__ void rope_table(const int64_t *positions, int n, const float *freq, int half,

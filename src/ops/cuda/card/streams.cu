@@ -530,6 +530,13 @@ static __global__ void __launch_bounds__(EXPAND_THREADS) expand(dk_expand e) {
             }
             store_eight<WHOLE>(e.x + t * e.d, i, e.d, x);
         }
+        if (e.q8) { /* all lanes: four have a group of Q8's */
+            uint4 v = q8_piece(make_uint4(bf16x2_of(x[0], x[1]), bf16x2_of(x[2], x[3]),
+                                          bf16x2_of(x[4], x[5]), bf16x2_of(x[6], x[7])));
+            if (mine) {
+                *(uint4 *)(e.q8 + t * e.d + i) = v;
+            }
+        }
         if (gridDim.x > 1) {
             cg::this_cluster().sync(); /* others still read this block's part */
         }
@@ -559,6 +566,6 @@ void dk_mhc_post(cudaStream_t s, const dk_expand *e) {
     }
     if (e->norm) {
         dk_mhc_pre(s, e->h, e->pre, e->n, e->hc, e->d, e->x);
-        dk_rms_norm(s, e->x, e->norm, e->norm_eps, e->n, e->d, e->x);
+        dk_rms_norm(s, e->x, e->norm, e->norm_eps, e->n, e->d, e->x, e->q8);
     }
 }
