@@ -85,7 +85,7 @@ struct linear_call {
     const dk_bf16 *x; /* prepared, [groups][n]; or as they lie */
     int n, groups;
     int slices, slice_chunks; /* of all targets */
-    bool as_is;               /* x is not prepared */
+    bool as_is, own;          /* x is not prepared; blocks bring it themselves */
 };
 
 /* A block's place: a target, tiles of its weight's rows from tile0 on, activation rows from col0
@@ -319,18 +319,43 @@ static __device__ __forceinline__ void exchange(const linear_call &c, const line
     put_turned<S>(c, p, w, pieces, p.slice, c.slices, own);
 }
 
+/* Room for a block's own rows; what is read behind them belongs to nobody. */
+static __host__ __device__ __forceinline__ int own_bytes(int chunks, int rows) {
+    return chunks * rows * 128 / RING_ALIGNMENT * RING_ALIGNMENT + 2 * RING_ALIGNMENT;
+}
+
+/* The block's slice of x into its shared memory: [piece of 8 values][row]. */
+template <class S>
+static __device__ __forceinline__ void fill_rows(const linear_call &c, const linear_place &p,
+                                                 const product_job<S> &j, uint8_t *own) {
+    int k = c.to[0].w.k, pieces = (j.end - j.begin) * 8, left = k - j.begin * DK_CHUNK;
+    for (int row = 0; row < c.n; row++) {
+        const dk_bf16 *x = c.x + ((size_t)row * c.groups + p.group) * k + j.begin * DK_CHUNK;
+        for (int i = threadIdx.x; i < pieces; i += S::CONSUMERS) {
+            uint4 v = make_uint4(0, 0, 0, 0);
+            if (i * 8 < left) {
+                v = __ldg((const uint4 *)x + i);
+            }
+            *(uint4 *)(own + (i * c.n + row) * 16) = v;
+        }
+    }
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    consumers_sync<S>();
+}
+
 /* What consumers do, for one format. */
 template <int F, class S, bool SLICED>
 static __device__ __forceinline__ void consume_and_put(const linear_call &c, const linear_place &p,
-                                                       const ring &r, const product_job<S> &j) {
+                                                       const ring &r, const product_job<S> &j,
+                                                       own_rows own) {
     enum { N = S::COLS };
     float acc[N / 8][4];
     warp_rows w = rows_of_warp<S>(c, p);
     if constexpr (SLICED) {
         float part[N / 8][4];
-        consume<F, N, S, true>(r, j, {}, part, acc);
+        consume<F, N, S, true>(r, j, own, part, acc);
     } else {
-        consume<F, N, S, false>(r, j, {}, acc, acc);
+        consume<F, N, S, false>(r, j, own, acc, acc);
     }
     wait_for_predecessors();
     if (!S::PAIRED && c.slices > 1) {
@@ -348,10 +373,11 @@ static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
 
     linear_place p = place_of<S>(c);
     product_job<S> j = job_of<S>(c, p);
-    ring r = place_ring<S>(c.to[0].w.format, S::COLS);
+    int ahead = S::OWN_ROWS ? own_bytes(c.slice_chunks, c.n) : 0;
+    ring r = place_ring<S>(c.to[0].w.format, S::COLS, ahead);
     bool split = !S::PAIRED && c.slices > 1;
     if (threadIdx.x == S::CONSUMERS) {
-        if (c.as_is) {
+        if (c.as_is && !S::OWN_ROWS) {
             tensor_prefetch(&c.tensor);
         }
         init_ring<S>(r);
@@ -376,12 +402,17 @@ static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
         }
     } else {
         share_registers<S>(true);
-        if (c.to[0].w.format == DK_FP8) {
-            consume_and_put<DK_FP8, S, SLICED>(c, p, r, j);
+        if (S::OWN_ROWS) {
+            wait_for_predecessors();
+            fill_rows<S>(c, p, j, r.at - ahead);
+            own_rows own = {own_descriptor_of(r.data - ahead, c.n), c.n * 8, c.n};
+            consume_and_put<DK_BF16, S, SLICED>(c, p, r, j, own);
+        } else if (c.to[0].w.format == DK_FP8) {
+            consume_and_put<DK_FP8, S, SLICED>(c, p, r, j, {});
         } else if (c.to[0].w.format == DK_FP4) {
-            consume_and_put<DK_FP4, S, SLICED>(c, p, r, j);
+            consume_and_put<DK_FP4, S, SLICED>(c, p, r, j, {});
         } else {
-            consume_and_put<DK_BF16, S, SLICED>(c, p, r, j);
+            consume_and_put<DK_BF16, S, SLICED>(c, p, r, j, {});
         }
     }
     if (S::PAIRED) {
@@ -479,19 +510,22 @@ static void describe(linear_call *c, int box_rows) {
  * of the next kernel's fits beside it, which takes no more than whole stages. */
 template <class S> static size_t shared_for(const linear_call &c, int blocks) {
     enum { ALONE = 122 << 10 };
-    size_t chunk_bytes = dk_chunk_bytes(c.to[0].w.format), most = shared_bytes<S>(chunk_bytes);
-    if (S::COLS > 64) {
+    size_t chunk_bytes = dk_chunk_bytes(c.to[0].w.format);
+    int ahead = S::OWN_ROWS ? own_bytes(c.slice_chunks, c.n) : 0;
+    size_t most = shared_bytes<S>(chunk_bytes, ahead);
+    if (S::COLS > 64 || S::OWN_ROWS) {
         return most;
     }
     if (S::COLS > 16 && blocks <= MULTIPROCESSORS) {
         return ALONE;
     }
-    size_t stage = stage_bytes<S>(S::COLS, chunk_bytes), fixed = 2 * RING_ALIGNMENT;
-    return (most - fixed) / stage * stage + fixed;
+    size_t stage = stage_bytes<S>(S::COLS, chunk_bytes);
+    size_t used = (most - RING_ALIGNMENT) / stage * stage + 2 * RING_ALIGNMENT;
+    return used < most ? used : most;
 }
 
 template <class S, bool SLICED> static void launch(cudaStream_t s, linear_call *c) {
-    if (c->as_is) {
+    if (c->as_is && !S::OWN_ROWS) {
         describe(c, S::PAIRED ? S::COLS / 2 : S::COLS);
     }
     int columns = (c->n + S::COLS - 1) / S::COLS;
@@ -519,7 +553,16 @@ static bool worth_large_tiles(const linear_call &c) {
     return c.n > 64 && blocks >= MULTIPROCESSORS;
 }
 
-/* The product with the first `targets` of p. */
+/* So few rows are brought by every block for itself where weights are BF16: their chunks are large,
+ * and stages without activations have room for more of them before the kernel in front has ended.
+ * At most OWN_ROWS, of so many chunks in all. */
+enum { OWN_ROWS = 2, OWN_CHUNKS = 128 };
+
+static bool own_rows_fit(const linear_call &c) {
+    return c.to[0].w.format == DK_BF16 && c.n <= OWN_ROWS && c.slice_chunks * c.n <= OWN_CHUNKS;
+}
+
+/* The product of all targets of p, which have one cut. */
 static linear_call call_of(const dk_product *p) {
     linear_call c = {};
     slices s = cut(p->to[0].w, p->groups);
@@ -535,20 +578,37 @@ static linear_call call_of(const dk_product *p) {
         to->wide = y.yb && to->m % 8 == 0 && y.ldy % 8 == 0 && (uintptr_t)y.yb % 16 == 0;
         to->y.q8 = y.q8 && to->wide && to->m % 32 == 0;
     }
-    c.as_is = p->x && !p->quantise && p->to[0].w.k % 8 == 0 && (uintptr_t)p->x % 16 == 0;
-    c.as_is = c.as_is && encoder();
+    if (p->x && !p->quantise && p->to[0].w.k % 8 == 0 && (uintptr_t)p->x % 16 == 0) {
+        c.own = own_rows_fit(c);
+        c.as_is = c.own || encoder();
+    }
     c.x = c.as_is ? p->x : p->prepared;
     return c;
 }
 
+/* That of one of them. */
+static dk_product single(const dk_product *p, int target) {
+    dk_product one = *p;
+    one.to[0] = p->to[target];
+    one.targets = 1;
+    return one;
+}
+
 bool dk_prepares(const dk_product *p) {
-    return p->x && !call_of(p).as_is;
+    bool prepares = false;
+    for (int i = 0; p->x && i < p->targets; i++) {
+        dk_product one = single(p, i);
+        prepares = prepares || !call_of(&one).as_is;
+    }
+    return prepares;
 }
 
 /* One launch. */
 static void multiply(cudaStream_t s, const dk_product *p) {
     linear_call c = call_of(p);
-    if (worth_large_tiles(c)) {
+    if (c.own) {
+        launch<block_shape<8, 1, 4, true>, false>(s, &c);
+    } else if (worth_large_tiles(c)) {
         if (c.slices > 1 && (!p->free_order || c.n <= 128)) {
             launch<block_shape<128, 2, 1>, true>(s, &c);
         } else {
@@ -579,9 +639,7 @@ void dk_multiply(cudaStream_t s, const dk_product *p) {
         return;
     }
     for (int i = 0; i < p->targets; i++) {
-        dk_product one = *p;
-        one.to[0] = p->to[i];
-        one.targets = 1;
+        dk_product one = single(p, i);
         multiply(s, &one);
     }
 }
