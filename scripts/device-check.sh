@@ -37,8 +37,7 @@ card=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -1)
 [ -n "$card" ] || { echo 'device-check: no card here (nvidia-smi finds none)' >&2; exit 2; }
 short=$(echo "${card##* }" | tr 'A-Z' 'a-z' | tr -cd 'a-z0-9')
 mkdir -p "$out"
-lines=$(mktemp -d) number=0
-trap 'rm -rf "$lines"' EXIT
+log=$(mktemp)
 failed=0
 
 heading() {
@@ -49,41 +48,27 @@ heading() {
     echo
 }
 
-# check NAME COMMAND...: one line; the whole output if it fails. JOBS of them run at once, and are
-# printed in order by `finish`.
+# check NAME COMMAND...: one line; the whole output if it fails.
 check() {
-    while [ "$(jobs -rp | wc -l)" -ge "${JOBS:-6}" ]; do wait -n; done
-    number=$((number + 1))
-    run_check "$@" >"$lines/$((1000 + number))" &
-}
-
-finish() {
-    wait
-    cat "$lines"/*
-    rm -f "$lines"/*
-}
-
-run_check() {
-    local name=$1 start=$EPOCHREALTIME log status
+    local name=$1 start=$EPOCHREALTIME status
     shift
-    log=$(mktemp)
     timeout "${CHECK_TIMEOUT:-120}" "$@" >"$log" 2>&1 </dev/null
     status=$?
     local took=$(((${EPOCHREALTIME/./} - ${start/./}) / 100000))
     took="$((took / 10)).$((took % 10)) s"
     if [ $status -eq 0 ]; then
-        echo "ok    $name ($(summary "$log"), $took)"
+        echo "ok    $name ($(summary), $took)"
     else
         echo "FAIL  $name (exit status $status, $took)"
         grep -vE '^(ok|#|1\.\.)|^ *$' "$log" | head -60 | sed 's/^/    /'
+        failed=1
     fi
-    rm -f "$log"
 }
 
 summary() {
     local cases
-    cases=$(grep -c '^ok' "$1")
-    if [ "$cases" -gt 0 ]; then echo "$cases cases"; else tail -1 "$1" | cut -c1-90; fi
+    cases=$(grep -c '^ok' "$log")
+    if [ "$cases" -gt 0 ]; then echo "$cases cases"; else tail -1 "$log" | cut -c1-90; fi
 }
 
 greedy() {
@@ -139,18 +124,15 @@ run_checks() {
     check 'greedy text as on the CPU' bash -c "$(declare -p here); $(declare -f greedy); greedy"
     check 'the same with n-gram tables in locked memory' env DI_CUDA_HOST_TABLES=1 \
         bash -c "$(declare -p here); $(declare -f greedy); greedy"
-    CHECK_TIMEOUT=600 check "$requests random requests" env TEST_BACKEND=cuda REQUESTS="$requests" \
-        "$here/bin/test_random_events"
-    finish
     check 'a fault ends with its name and exit status 1' \
         bash -c "$(declare -p here); $(declare -f fault); fault"
-    finish
+    CHECK_TIMEOUT=600 check "$requests random requests" env TEST_BACKEND=cuda REQUESTS="$requests" \
+        "$here/bin/test_random_events"
     if [ -n "$sanitize" ]; then
         for tool in memcheck racecheck; do
             for program in test_cpu test_cpu_state test_draws; do
-                CHECK_TIMEOUT=600 check "$tool of $program" env TEST_BACKEND=cuda TEST_FEW_CUTS=1 \
+                CHECK_TIMEOUT=600 check "$tool of $program" env TEST_BACKEND=cuda TEST_SMALL=1 \
                     compute-sanitizer --tool $tool --error-exitcode 9 "$here/bin/$program"
-                finish # beside others they take several times as long
             done
         done
     fi
@@ -177,4 +159,5 @@ if [ -n "$bench" ]; then
         tee "$out/$(date -u +%F)-$short-drafts.txt"
     [ "${PIPESTATUS[0]}" -eq 0 ] || failed=1
 fi
+rm -f "$log"
 [ "$failed" = 0 ]

@@ -225,10 +225,18 @@ static const scene scenes[] = {
     {64, 32, 17, 5, 64, 1, 10, 6, 3, 0, true, VALUES_CALM},
     {512, 128, 70, 32, 60, 1, 520, 12, 5, 0, false, VALUES_CALM}, /* as large as the model's */
 };
-enum { NUM_SCENES = sizeof scenes / sizeof *scenes };
+
+/* TEST_SMALL in the environment, for slow tools: only what reaches every kernel. */
+static bool small_sizes(void) {
+    return getenv("TEST_SMALL") != NULL;
+}
+
+static int num_scenes(void) {
+    return (int)(sizeof scenes / sizeof *scenes) - small_sizes();
+}
 
 static void states(di_backend *be, arrays *a, results *r) {
-    for (int i = 0; i < NUM_SCENES; i++) {
+    for (int i = 0; i < num_scenes(); i++) {
         play(be, a, &scenes[i], 0, r);
     }
 }
@@ -300,15 +308,13 @@ static void test_broken_keys_do_no_harm_to_other_rows(void **state) {
     check_case(broken_states, false);
 }
 
-/* However a prompt is cut into steps, and whoever shares them, a token's results are the same. With
- * TEST_FEW_CUTS in the environment only what reaches every kernel once, for slow tools. */
+/* However a prompt is cut into steps, and whoever shares them, a token's results are the same. */
 static void test_state_ops_do_not_depend_on_how_steps_are_cut(void **state) {
     (void)state;
     static const int chunks[] = {0, 7, 1, 2, 64, SCENE_TOKENS};
-    bool few = getenv("TEST_FEW_CUTS") != NULL;
-    size_t cuts = few ? 1 : sizeof chunks / sizeof *chunks;
+    size_t cuts = small_sizes() ? 1 : sizeof chunks / sizeof *chunks;
     static results want, got;
-    for (int i = 0; i < NUM_SCENES - few; i++) { /* the last one is large */
+    for (int i = 0; i < num_scenes(); i++) {
         for (size_t c = 0; c < cuts; c++) {
             arrays a = {.seed = 1}, first = {.seed = 1};
             di_backend *be = card_under_test()
