@@ -422,9 +422,8 @@ static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
 
 /* ---- launches --------------------------------------------------------------------------------*/
 
-/* Rows of y through Q8, where the product's own blocks cannot do that. Grid: rows, blocks of
- * pieces.
- */
+/* Rows of y, k values long, through Q8, where the product's own blocks cannot do that: groups of
+ * weight rows that are no multiple of 32. Grid: rows, blocks of pieces. */
 static __global__ void quantise_rows(dk_bf16 *y, int k) {
     int at = (blockIdx.y * blockDim.x + threadIdx.x) * 8;
     dk_bf16 *row = y + (size_t)blockIdx.x * k;
