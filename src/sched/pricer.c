@@ -490,7 +490,8 @@ static void propose_priced(di_pricer *p, di_job *const *jobs, int n) {
     }
     double step = di_cost_step(&p->cost, n, mean_context(jobs, n));
     settle(p, chosen);
-    chosen = chosen > 0 && controls(p, n) ? 0 : chosen;
+    bool control = chosen > 0 && controls(p, n);
+    chosen = control ? 0 : chosen;
     for (int i = 0; i < n; i++) {
         jobs[i]->propose = false;
     }
@@ -500,7 +501,7 @@ static void propose_priced(di_pricer *p, di_job *const *jobs, int n) {
     p->since_trial += step;
     if (p->idle) {
         probe(p, jobs, n, step);
-    } else if (chosen < n) {
+    } else if (chosen < n && !control) { /* a step with a trial would not count as one without */
         try_one(p, jobs, n);
     }
 }
