@@ -13,7 +13,7 @@ static const double own_prior = 6, own_most = 40; /* rounds that the mean over a
 static const double fade = 0.999;                 /* of older rounds in the means by place */
 static const double prior_tests = 32;             /* that say the head is right */
 static const double trial_share = 0.005;          /* of the time */
-static const double least_gain = 1.01; /* for which drafts are begun; for any they go on */
+static const double least_gain = 1.01; /* for which drafts are begun, beyond what context costs */
 static const double most_hope = 0.35, hope_tests = 64, hope_given_up = 0.06;
 static const int64_t least_context = 64;  /* tokens of it, for drafts to be worth looking at */
 static const double context_share = 0.02; /* of a step, that keeping it is taken to cost */
@@ -276,7 +276,7 @@ static int choose(di_pricer *p, di_job *const *jobs, int n) {
     }
     di_cost_steps(&p->cost, n, n * p->o.num_drafts + 1, mean_context(jobs, n), p->seconds);
     bool begun = p->chosen_share > 0;
-    double more = begun ? 0 : hope(p), gain = (1 + context_share) * (begun ? 1 : least_gain);
+    double more = begun ? 0 : hope(p), gain = p->idle ? (1 + context_share) * least_gain : 1;
     gain *= 1 + uneven_end(p, jobs, n);
     double none = n / p->seconds[0], best = gain * none, most = 0;
     int chosen = 0, last = 0;
@@ -466,8 +466,10 @@ static int patience_in_vain(const di_pricer *p) {
     return turns < least_vain ? least_vain : turns > most_vain ? most_vain : (int)turns;
 }
 
-static void settle(di_pricer *p, int chosen) {
-    if (chosen > 0) {
+/* While the context is there, drafts are made that gain anything; they are in vain, though, if they
+ * gain less than it costs. Returns how many jobs are to have some. */
+static int settle(di_pricer *p, int chosen) {
+    if (chosen > 0 && (p->idle || p->promise > 1 + context_share)) {
         p->idle = p->probing = false;
         p->vain_turns = 0;
         p->patience = 1;
@@ -478,7 +480,10 @@ static void settle(di_pricer *p, int chosen) {
         p->paid_turns = 0;
         p->since_trial = 0;
         p->probe_cost = most_probe_rounds * di_cost_draft(&p->cost, 1);
+        p->chosen_share = 0;
+        return 0;
     }
+    return chosen;
 }
 
 static void propose_priced(di_pricer *p, di_job *const *jobs, int n) {
@@ -489,7 +494,7 @@ static void propose_priced(di_pricer *p, di_job *const *jobs, int n) {
         chosen = believe(p, ask ? choose(p, jobs, n) : chosen, n);
     }
     double step = di_cost_step(&p->cost, n, mean_context(jobs, n));
-    settle(p, chosen);
+    chosen = settle(p, chosen);
     bool control = chosen > 0 && controls(p, n);
     chosen = control ? 0 : chosen;
     for (int i = 0; i < n; i++) {

@@ -378,13 +378,42 @@ static void test_what_few_tests_say_is_doubted(void **state) {
         live(&w, -0.2f, 50);
         w.p.tests = cases[c].tests;
         w.p.letdowns = cases[c].letdowns;
-        w.p.chosen_share = 0;
+        w.p.idle = true;
         w.p.control_left = 0;
         proposals(&w);
         assert_int_equal(w.p.chosen_share > 0, cases[c].begins);
         assert_true(c == 0 ? w.p.promise > 1.03 : w.p.promise < 1.03);
         di_pricer_destroy(&w.p);
     }
+}
+
+/* Drafts that gain less than context costs are made while it is kept, and in vain: it goes, and
+ * then they have to gain more. */
+static void test_small_gains_are_taken_while_context_is_there(void **state) {
+    (void)state;
+    world w;
+    int context, made = 0, turns = 0;
+    open_world(&w, true, 0.0005);
+    w.p.tests = 1e6;             /* no hope */
+    w.p.without[3].steps = 1000; /* nor a look at steps without */
+    for (float z = 2; w.p.promise == 0 || w.p.promise > 1.015; z -= 0.02f) {
+        live(&w, z, 200);
+        w.p.turn = 0;
+        proposals(&w);
+    }
+    print_message("    drafts promise %.4f\n", w.p.promise);
+    assert_true(w.p.promise > 1.002 && !w.p.idle);
+    for (; !w.p.idle; turns++) {
+        assert_true(turns < 2000);
+        made += turn(&w, &context) == SEQS;
+    }
+    assert_in_range(turns, 90, 1100);
+    assert_true(made >= turns - 1);
+    for (int k = 0; k < 100; k++) {
+        assert_true(turn(&w, &context) < SEQS);
+        assert_in_range(context, 0, 1);
+    }
+    di_pricer_destroy(&w.p);
 }
 
 /* Drafts that gain a little gain nothing where all answers have as far to go: some end early by
@@ -405,7 +434,7 @@ static void test_a_small_gain_is_not_worth_an_uneven_end(void **state) {
         open_world(&w, true, cases[c].each);
         live(&w, 1, 50);
         w.p.tests = 1e6; /* no hope: what is known is believed */
-        w.p.chosen_share = 0;
+        w.p.idle = true;
         for (int i = 0; i < SEQS; i++) {
             w.jobs[i].num_tokens = 1000;
             w.jobs[i].max_len = 1000 + cases[c].left + i * cases[c].apart;
@@ -543,6 +572,7 @@ int main(void) {
         cmocka_unit_test(test_steps_that_show_what_none_give_have_none),
         cmocka_unit_test(test_a_probe_is_an_answer_that_begins),
         cmocka_unit_test(test_what_few_tests_say_is_doubted),
+        cmocka_unit_test(test_small_gains_are_taken_while_context_is_there),
         cmocka_unit_test(test_a_small_gain_is_not_worth_an_uneven_end),
         cmocka_unit_test(test_drafts_go_to_those_who_use_them),
         cmocka_unit_test(test_experience_corrects_the_head),
