@@ -98,15 +98,14 @@ static void hyper_connections(di_backend *be, arrays *a, results *r) {
             di_bf16 *q8 = d % 32 == 0 ? arrays_take(a, rows * (size_t)d, sizeof *q8) : NULL;
             be->ops->mhc_post(be, y, own, between, n, hc, d, h, mix, &norm, 1e-20f, x, q8);
             add_part(r, PART_BF16, h, rows * width, one_step);
-            assert_memory_equal(alone, h, rows * width * sizeof *h);
+            expect_same(r, alone, h, rows * width * sizeof *h);
             /* what enters the next sub-block is exactly what the separate ops make of h */
             di_bf16 *apart = arrays_take(a, rows * (size_t)d, sizeof *apart);
             be->ops->mhc_pre(be, h, mix, n, hc, d, apart);
             be->ops->rms_norm(be, apart, &norm, 1e-20f, n, d, apart, NULL);
-            assert_memory_equal(apart, x, rows * (size_t)d * sizeof *x);
+            expect_same(r, apart, x, rows * (size_t)d * sizeof *x);
             if (q8) {
-                assert_memory_equal(through_q8(a, x, rows, (size_t)d), q8,
-                                    rows * (size_t)d * sizeof *x);
+                expect_same(r, through_q8(a, x, rows, (size_t)d), q8, rows * (size_t)d * sizeof *x);
             }
         }
     }
@@ -174,16 +173,16 @@ static void quantised_rows(di_backend *be, arrays *a, results *r) {
             di_bf16 *y = arrays_take(a, size, sizeof *y), *q8 = arrays_take(a, size, sizeof *q8);
             di_tensor norm = random_tensor(a, DI_BF16, 1, dims[i]);
             be->ops->rms_norm(be, x, &norm, 1e-20f, n, dims[i], y, q8);
-            assert_memory_equal(through_q8(a, y, (size_t)n, dim), q8, size * sizeof *q8);
+            expect_same(r, through_q8(a, y, (size_t)n, dim), q8, size * sizeof *q8);
             be->ops->rms_norm(be, x, &norm, 1e-20f, n, dims[i], NULL, x); /* in place, alone */
-            assert_memory_equal(x, q8, size * sizeof *q8);
+            expect_same(r, x, q8, size * sizeof *q8);
             for (int d = 0; d < 2; d++) {
                 di_tensor w = random_tensor(a, d ? DI_FP4_E2M1 : DI_F8_E4M3, m, dims[i]);
                 di_bf16 *of_y = arrays_take(a, (size_t)(n * m), sizeof *of_y);
                 di_bf16 *of_q8 = arrays_take(a, (size_t)(n * m), sizeof *of_q8);
                 be->ops->linear(be, y, DI_PLAIN, n, &w, of_y);
                 be->ops->linear(be, q8, DI_Q8, n, &w, of_q8);
-                assert_memory_equal(of_y, of_q8, (size_t)(n * m) * sizeof *of_y);
+                expect_same(r, of_y, of_q8, (size_t)(n * m) * sizeof *of_y);
                 add_part(r, PART_BF16, of_q8, (size_t)(n * m), (part){.ulp = 16, .small = 0x1p-5f});
             }
         }
@@ -214,7 +213,7 @@ static void product_pairs(di_backend *be, arrays *a, results *r) {
             be->ops->linear_pair(be, x, form, s[0], &w[0], y[0], &w[1], y[1]);
             for (int j = 0; j < 2; j++) {
                 size_t cells = n * (size_t)s[1 + j];
-                assert_memory_equal(y[j], alone[j], cells * sizeof *y[j]);
+                expect_same(r, y[j], alone[j], cells * sizeof *y[j]);
                 add_part(r, PART_BF16, y[j], cells, one_step);
             }
         }
@@ -232,7 +231,7 @@ static void grouped_products(di_backend *be, arrays *a, results *r) {
         be->ops->linear_grouped(be, x, n, groups, &w, y, DI_PLAIN);
         add_part(r, PART_BF16, y, cells, one_step);
         be->ops->linear_grouped(be, x, n, groups, &w, q8, DI_Q8);
-        assert_memory_equal(through_q8(a, y, (size_t)n, cells / (size_t)n), q8, cells * sizeof *q8);
+        expect_same(r, through_q8(a, y, (size_t)n, cells / (size_t)n), q8, cells * sizeof *q8);
     }
 }
 

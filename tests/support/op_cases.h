@@ -21,9 +21,13 @@ typedef struct part {
 typedef struct results {
     part parts[256];
     int n;
+    bool lacking; /* an allocation may fail in this run, and results be missing */
 } results;
 
 void add_part(results *r, part_kind kind, const void *data, size_t n, part tolerance);
+
+/* Within a case: two of its results must be the same, unless they may be missing. */
+void expect_same(const results *r, const void *got, const void *want, size_t bytes);
 
 /* f32 sums of k terms of like size err by about sqrt(k) * 2^-24 of the largest result: far below a
  * BF16 step, so a result differs only when it lies next to a tie. */
