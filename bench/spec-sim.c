@@ -121,46 +121,48 @@ static machine machine_of(const char *name, bool stepped, shape_fn step, shape_f
     return m;
 }
 
+/* Measured times. */
+typedef struct timed_rows {
+    int rows;
+    double ms;
+} timed_rows;
+
+static machine machine_with(const char *name, const timed_rows *steps, int num_steps,
+                            const timed_rows *drafts, int num_drafts) {
+    machine m = {.stepped = false};
+    snprintf(m.name, sizeof m.name, "%s", name);
+    for (int n = 0; n < num_steps; n++) {
+        di_curve_add(&m.step, steps[n].rows, 1e-3 * steps[n].ms);
+    }
+    for (int n = 0; n < num_drafts; n++) {
+        di_curve_add(&m.draft, drafts[n].rows, 1e-3 * drafts[n].ms);
+    }
+    return m;
+}
+
 /* Steps and rounds of drafts of a model of full width on an H200, contexts of 1,024 and up, as
  * bench/cuda_drafts measured them: bench/results/2026-11-30-h200-drafts.txt. */
 static machine card_machine(void) {
-    static const struct {
-        int rows;
-        double ms;
-    } steps[] = {{1, 7.13},     {2, 8.96},     {3, 12.19},    {5, 15.15},     {6, 16.36},
-                 {16, 27.50},   {32, 40.88},   {48, 49.29},   {64, 55.02},    {80, 60.80},
-                 {96, 63.32},   {128, 67.09},  {192, 77.37},  {256, 85.28},   {320, 94.89},
-                 {384, 100.89}, {512, 116.28}, {768, 145.68}, {1024, 175.59}, {1280, 206.14},
-                 {1536, 240.76}},
-      drafts[] = {{1, 1.31}, {16, 3.03}, {64, 6.16}, {256, 15.86}};
-    machine m = {.name = "an H200, full width"};
-    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
-        di_curve_add(&m.step, steps[i].rows, 1e-3 * steps[i].ms);
-    }
-    for (size_t i = 0; i < sizeof drafts / sizeof *drafts; i++) {
-        di_curve_add(&m.draft, drafts[i].rows, 1e-3 * drafts[i].ms);
-    }
-    return m;
+    static const timed_rows steps[] = {
+        {1, 6.73},      {2, 8.72},      {3, 11.58},    {5, 13.98},   {6, 15.07},    {16, 25.57},
+        {32, 38.94},    {48, 46.78},    {64, 52.24},   {80, 58.96},  {96, 61.85},   {128, 65.85},
+        {192, 75.12},   {256, 83.60},   {320, 93.06},  {384, 98.80}, {512, 113.55}, {768, 142.09},
+        {1024, 171.99}, {1280, 202.67}, {1536, 234.22}};
+    static const timed_rows drafts[] = {{1, 1.07}, {16, 2.74}, {64, 5.67}, {256, 15.64}};
+    return machine_with("an H200, full width", steps, (int)(sizeof steps / sizeof *steps), drafts,
+                        (int)(sizeof drafts / sizeof *drafts));
 }
 
 /* The demo model there at temperature 1, at 85827f3: a draw took some 70 us then, and a round of
  * drafts has five. From what steps of bench/drafts took (bench/results/2026-11-30-h200-drafts.txt),
  * draws and rounds told apart by the same at temperature 0. */
 static machine demo_machine(void) {
-    static const struct {
-        int rows;
-        double ms;
-    } steps[] = {{1, 0.89},  {6, 1.00},  {8, 1.06},  {16, 1.18},  {34, 1.44},
-                 {48, 1.58}, {64, 1.74}, {128, 2.4}, {256, 3.70}, {384, 5.0}},
-      drafts[] = {{1, 0.71}, {8, 0.79}, {64, 1.5}};
-    machine m = {.name = "an H200, the demo model at T 1"};
-    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
-        di_curve_add(&m.step, steps[i].rows, 1e-3 * steps[i].ms);
-    }
-    for (size_t i = 0; i < sizeof drafts / sizeof *drafts; i++) {
-        di_curve_add(&m.draft, drafts[i].rows, 1e-3 * drafts[i].ms);
-    }
-    return m;
+    static const timed_rows steps[] = {{1, 0.89},  {6, 1.00},  {8, 1.06},  {16, 1.18},  {34, 1.44},
+                                       {48, 1.58}, {64, 1.74}, {128, 2.4}, {256, 3.70}, {384, 5.0}};
+    static const timed_rows drafts[] = {{1, 0.71}, {8, 0.79}, {64, 1.5}};
+    return machine_with("an H200, the demo model at T 1", steps,
+                        (int)(sizeof steps / sizeof *steps), drafts,
+                        (int)(sizeof drafts / sizeof *drafts));
 }
 
 static bool measured_machine(machine *m) {
