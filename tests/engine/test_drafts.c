@@ -83,17 +83,22 @@ static void ask(di_engine *e, const golden_case *g, answers *a) {
     di_queue_destroy(q);
 }
 
+/* The same of an engine without drafts. */
+static void ask_without(const golden_case *g, answers *found) {
+    di_engine *e = open_with(0, 8, false);
+    ask(e, g, found);
+    di_engine_close(e);
+}
+
 static void test_answers_are_the_same_with_any_number_of_drafts(void **state) {
     (void)state;
     static answers wanted, found;
     golden_case g;
     case_open(&g, "models/demo/golden.safetensors");
-    di_engine *e = open_with(0, 8, false);
-    ask(e, &g, &wanted);
-    di_engine_close(e);
+    ask_without(&g, &wanted);
     for (int drafts = 1; drafts <= 5; drafts++) {
         for (int seqs = 1; seqs <= 8; seqs += 7) {
-            e = open_with(drafts, seqs, false);
+            di_engine *e = open_with(drafts, seqs, false);
             ask(e, &g, &found);
             di_engine_stats s = {.struct_bytes = sizeof s};
             di_engine_get_stats(e, &s);
@@ -301,13 +306,11 @@ static void test_a_draft_model_run_otherwise_changes_drafts_alone(void **state) 
     double tokens[CASES];
     golden_case g;
     case_open(&g, "models/demo/golden.safetensors");
-    di_engine *e = open_with(0, 8, false);
-    ask(e, &g, &wanted);
-    di_engine_close(e);
+    ask_without(&g, &wanted);
     for (int i = 0; i < CASES; i++) {
         char *folder = cases[i].key ? demo_with(cases[i].key, cases[i].value) : NULL;
         di_engine_stats s = {.struct_bytes = sizeof s};
-        e = open_model(folder ? folder : "models/demo", cases[i].drafts, 8, false);
+        di_engine *e = open_model(folder ? folder : "models/demo", cases[i].drafts, 8, false);
         ask(e, &g, &found);
         di_engine_get_stats(e, &s);
         di_engine_close(e);
@@ -330,11 +333,9 @@ static void test_the_longest_block_is_run(void **state) {
     static answers wanted, found;
     golden_case g;
     case_open(&g, "models/demo/golden.safetensors");
-    di_engine *e = open_with(0, 8, false);
-    ask(e, &g, &wanted);
-    di_engine_close(e);
+    ask_without(&g, &wanted);
     char *folder = demo_with("dspark_block_size", 63);
-    e = open_model(folder, 16, 8, false);
+    di_engine *e = open_model(folder, 16, 8, false);
     ask(e, &g, &found);
     di_engine_close(e);
     files_remove(folder);
