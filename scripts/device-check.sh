@@ -4,7 +4,7 @@
 #
 #   scripts/device-check.sh [--bench] [--sanitize] [--only-bench] [--out DIR]
 #
-# --bench: timings behind the checks; --sanitize: the op suite under compute-sanitizer.
+# --bench: timings behind the checks; --sanitize: op suite and draws under compute-sanitizer, small.
 # REQUESTS in the environment is the number of random requests (10,000). Results go to
 # DIR (bench/results) as DATE-CARD-checks.txt, -ops.txt, -step.txt, -model.txt and -drafts.txt. Exit
 # status 1 if a check fails.

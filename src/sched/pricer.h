@@ -15,12 +15,12 @@
  * them end early, others late, in small steps.
  *
  * The draft model needs its context of an answer, which costs every row something. Once drafts have
- * paid for nobody for a while, it is kept for nobody but a probe: one answer, from its beginning if
- * one begins, else from where it is, and as soon as it has context enough, a few rounds in a row
- * show what its drafts are worth. Probes come as often as costs a quarter of a percent, and less
- * often the longer they have been in vain. A probe is few rounds, and chance has a large part in
- * what it shows: the fewer drafts have been tested, the more is hoped for when it is asked whether
- * to begin, and drafts go on by what is known then.
+ * paid for nobody for a while, or for less than it costs, it is kept for nobody but a probe: one
+ * answer, from its beginning if one begins, else from where it is, and as soon as it has context
+ * enough, a few rounds in a row show what its drafts are worth. Probes come as often as costs a
+ * quarter of a percent, and less often the longer they have been in vain. A probe is few rounds,
+ * and chance has a large part in what it shows: the fewer drafts have been tested, the more is
+ * hoped for when it is asked whether to begin, and drafts go on by what is known then.
  *
  * Confidences are the head's, at a temperature of their place in the block, times what experience
  * says (accepted over expected, by place).
