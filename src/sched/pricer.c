@@ -240,14 +240,18 @@ static double uneven_end(const di_pricer *p, di_job *const *jobs, int n) {
     double left = 0, squares = 0, mean = 0, square = 0; /* of accepted drafts */
     for (int i = 0; i < n; i++) {
         double l = (double)(jobs[i]->max_len - jobs[i]->num_tokens);
-        left += l / n;
-        squares += l * l / n;
+        left += l;
+        squares += l * l;
         for (int j = 0; j < drafts; j++) {
-            double survival = (double)p->survival[i * drafts + j] / n;
+            double survival = (double)p->survival[i * drafts + j];
             mean += survival;
             square += (2 * j + 1) * survival;
         }
     }
+    left /= n;
+    squares /= n;
+    mean /= n;
+    square /= n;
     if (left < 1) {
         return 0;
     }
