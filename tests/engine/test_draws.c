@@ -1,6 +1,7 @@
 /* The draw on a card gives the token, the error and the log-probabilities that sample/ gives, to
  * the bit: random rows and parameters, and the rows that are hard. Without a card (TEST_BACKEND)
- * the numbers that a card is given are checked, and the rest is skipped. */
+ * the numbers that a card is given are checked, and the rest is skipped. TEST_SMALL in the
+ * environment, for slow tools: only what reaches every way through the kernel. */
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
@@ -202,7 +203,9 @@ static void random_params(dice *d, row_case *r, int vocab) {
 }
 
 static void make_case(dice *d, row_case *r, int vocab) {
-    *r = (row_case){.x = r->x, .mask = r->mask, .fed = -1};
+    *r = (row_case){.x = test_malloc((size_t)vocab * sizeof(float)),
+                    .mask = test_calloc(WORDS, sizeof(uint32_t)),
+                    .fed = -1};
     random_row(d, r, vocab);
     random_params(d, r, vocab);
     di_error err = {0};
@@ -211,6 +214,13 @@ static void make_case(dice *d, row_case *r, int vocab) {
     }
     random_history(d, r, vocab);
     r->in.logits = r->x;
+}
+
+static void free_case(row_case *r) {
+    test_free(r->x);
+    test_free(r->mask);
+    di_sample_history_destroy(&r->history);
+    di_sample_history_destroy(&r->known);
 }
 
 /* ---- comparing --------------------------------------------------------------------------------*/
@@ -309,39 +319,184 @@ static void draw_on_card(row_case *cases, int n, int vocab) {
     }
 }
 
-static void draw_and_compare(dice *d, int vocab, int n) {
-    static row_case cases[MOST_ROWS];
-    for (int i = 0; i < n; i++) {
-        cases[i].x = test_malloc((size_t)vocab * sizeof(float));
-        cases[i].mask = test_calloc(WORDS, sizeof(uint32_t));
-        make_case(d, &cases[i], vocab);
-    }
+/* Takes the cases' memory over. */
+static void draw_and_compare(row_case *cases, int n, int vocab) {
     draw_on_card(cases, n, vocab);
     for (int i = 0; i < n; i++) {
         compare(&cases[i], i, vocab);
         assert_int_equal(device.tokens[i], device.drawn[i].token);
-        test_free(cases[i].x);
-        test_free(cases[i].mask);
-        di_sample_history_destroy(&cases[i].history);
-        di_sample_history_destroy(&cases[i].known);
+        free_case(&cases[i]);
+    }
+}
+
+static void draw_random_rows(int rounds) {
+    static const int vocabs[] = {1,    2,    5,    33,    127,    1000,  3001,
+                                 4160, 8192, 8193, 16384, 129280, 131071};
+    static row_case cases[MOST_ROWS];
+    for (int round = 0; round < rounds; round++) {
+        for (size_t v = 0; v < sizeof vocabs / sizeof *vocabs; v++) {
+            dice d = {.key = (uint64_t)round * 100 + v};
+            int n = vocabs[v] < 10000 ? MOST_ROWS : 8;
+            for (int i = 0; i < n; i++) {
+                make_case(&d, &cases[i], vocabs[v]);
+            }
+            draw_and_compare(cases, n, vocabs[v]);
+        }
+    }
+}
+
+/* ---- few rows that reach everything -----------------------------------------------------------*/
+
+/* Ways through the kernel. Those of a draw come once for every kind of draw, those of a filtered
+ * one for every filter. */
+enum {
+    KIND_GREEDY,
+    KIND_FORCED,
+    KIND_RACE,
+    KIND_SUM,
+    KINDS,
+    TOLD_NOTHING = 0, /* log-probabilities */
+    TOLD_RAW,
+    TOLD_PROCESSED,
+    TOLD,
+    FILTERS = 4, /* none, top_k, top_p, both */
+    WAY_FILTERED = KINDS * TOLD,
+    WAY_MIN_P = WAY_FILTERED + 2 * 2 * FILTERS,
+    WAY_MASK,
+    WAY_BIAS,
+    WAY_PENALTIES,
+    WAY_FED_KNOWN,
+    WAY_FED_NEW,
+    WAY_NONE_BESIDE, /* no likeliest tokens wanted: raw, and one further processed */
+    WAY_SHORT_LIST = WAY_NONE_BESIDE + 2,
+    WAY_CUT_OFF, /* the token told of is not among those drawn from */
+    WAY_BAD_LOGITS,
+    WAY_BAD_BEFORE_LISTS,
+    WAY_NO_TOKEN,
+    WAY_ALIGNED, /* rows for copies of 16 bytes, and others */
+    WAY_UNALIGNED,
+    WAYS
+};
+
+static uint64_t way(int number, bool taken) {
+    return taken ? (uint64_t)1 << number : 0;
+}
+
+static const uint64_t all_ways =
+    (((uint64_t)1 << WAYS) - 1) & ~((uint64_t)1 << (KIND_GREEDY * TOLD + TOLD_PROCESSED));
+
+static bool counts_fed(const row_case *r) {
+    for (size_t i = 0; i < r->known.num_tokens; i++) {
+        if (r->known.tokens[i].id == r->fed) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static uint64_t ways_of_draw(const di_draw *d, const di_sampled *drawn, int vocab) {
+    int kind = d->forced >= 0 ? KIND_FORCED
+               : d->greedy    ? KIND_GREEDY
+               : d->race      ? KIND_RACE
+                              : KIND_SUM;
+    int told = d->processed ? TOLD_PROCESSED : d->logprobs ? TOLD_RAW : TOLD_NOTHING;
+    int filters = (d->top_k > 0 && d->top_k < vocab) + 2 * (d->p_mantissa != 0);
+    uint64_t ways = way(kind * TOLD + told, true);
+    if (kind >= KIND_RACE) {
+        int draw = kind == KIND_SUM, processed = told == TOLD_PROCESSED;
+        ways |= way(WAY_FILTERED + (draw * 2 + processed) * FILTERS + filters, true);
+        ways |= way(WAY_MIN_P, d->floor > 1);
+    }
+    if (told != TOLD_NOTHING) {
+        ways |= way(WAY_NONE_BESIDE + (told == TOLD_PROCESSED), d->num_top == 0);
+        ways |= way(WAY_SHORT_LIST, told == TOLD_RAW && drawn->logprobs.num_top < d->num_top);
+        ways |= way(WAY_CUT_OFF, isinf(drawn->logprobs.logprob));
+    }
+    return ways;
+}
+
+static uint64_t ways_of(const row_case *r, int vocab) {
+    static di_draw_pair pairs[512];
+    static uint32_t mask[WORDS];
+    di_draw_lists lists = {.pairs = pairs,
+                           .masks = mask,
+                           .max_pairs = sizeof pairs / sizeof *pairs,
+                           .max_masks = 1,
+                           .mask_words = (vocab + 31) / 32,
+                           .vocab_size = vocab};
+    di_sample_input in = r->in;
+    in.history = &r->known;
+    di_draw d;
+    di_sampled drawn;
+    di_error err = {0};
+    assert_true(di_draw_fill(&r->p, &in, r->fed >= 0 ? 0 : -1, &lists, &d));
+    bool listed = d.num_bias > 0 || d.penalise;
+    if (!di_sample_row(&r->p, &r->in, scratch_of(vocab), &drawn, &err)) {
+        return way(err.code != DI_ERR_INTERNAL ? WAY_NO_TOKEN
+                   : listed                    ? WAY_BAD_BEFORE_LISTS
+                                               : WAY_BAD_LOGITS,
+                   true);
+    }
+    bool fed = d.penalise && d.fed >= 0, known = fed && counts_fed(r);
+    return ways_of_draw(&d, &drawn, vocab) | way(WAY_MASK, d.mask >= 0) |
+           way(WAY_BIAS, d.num_bias > 0) | way(WAY_PENALTIES, d.penalise && !fed) |
+           way(WAY_FED_KNOWN, known) | way(WAY_FED_NEW, fed && !known) |
+           way(WAY_ALIGNED, vocab % 4 == 0) | way(WAY_UNALIGNED, vocab % 4 != 0);
+}
+
+/* Random rows as above, but only those of which each reaches what none before it has: by turns of
+ * both vocabularies. False if there is no end to it. */
+static bool pick_cases(const int vocabs[2], row_case cases[2][MOST_ROWS], int n[2]) {
+    dice d = {.key = (uint64_t)vocabs[0]};
+    uint64_t reached = 0;
+    n[0] = n[1] = 0;
+    for (int turn = 0; reached != all_ways; turn++) {
+        int v = turn % 2;
+        if (turn == 5000 || n[v] == MOST_ROWS) {
+            print_error("ways of %d and %d tokens not reached: %#llx\n", vocabs[0], vocabs[1],
+                        (unsigned long long)(all_ways & ~reached));
+            return false;
+        }
+        row_case *r = &cases[v][n[v]];
+        make_case(&d, r, vocabs[v]);
+        uint64_t ways = ways_of(r, vocabs[v]);
+        n[v] += (ways & ~reached) != 0;
+        if ((ways & ~reached) == 0) {
+            free_case(r);
+        }
+        reached |= ways;
+    }
+    return true;
+}
+
+/* Drawn by one block, and by a cluster. */
+static const int small_vocabs[2][2] = {{1000, 3001}, {8196, 8193}};
+
+static void test_few_rows_reach_every_way(void **state) {
+    (void)state;
+    static row_case cases[2][MOST_ROWS];
+    for (int form = 0; form < 2; form++) {
+        int n[2];
+        assert_true(pick_cases(small_vocabs[form], cases, n));
+        for (int v = 0; v < 2; v++) {
+            if (device.be) {
+                draw_and_compare(cases[v], n[v], small_vocabs[form][v]);
+                continue;
+            }
+            for (int i = 0; i < n[v]; i++) {
+                free_case(&cases[v][i]);
+            }
+        }
     }
 }
 
 static void test_random_rows(void **state) {
     (void)state;
-    static const int vocabs[] = {1,    2,    5,    33,    127,    1000,  3001,
-                                 4160, 8192, 8193, 16384, 129280, 131071};
     const char *rounds = getenv("ROUNDS");
-    if (!device.be) {
+    if (!device.be || small_form()) {
         skip();
     }
-    int n = rounds ? atoi(rounds) : 12;
-    for (int round = 0; round < n; round++) {
-        for (size_t v = 0; v < sizeof vocabs / sizeof *vocabs; v++) {
-            dice d = {.key = (uint64_t)round * 100 + v};
-            draw_and_compare(&d, vocabs[v], vocabs[v] < 10000 ? MOST_ROWS : 8);
-        }
-    }
+    draw_random_rows(rounds ? atoi(rounds) : 12);
 }
 
 /* ---- the numbers that a card is given ---------------------------------------------------------*/
@@ -418,6 +573,7 @@ int main(void) {
         cmocka_unit_test(test_top_p_is_exact),
         cmocka_unit_test(test_what_a_card_cannot_draw),
         cmocka_unit_test(test_one_mask_for_all_that_is_ruled_out),
+        cmocka_unit_test(test_few_rows_reach_every_way),
         cmocka_unit_test(test_random_rows),
     };
     return cmocka_run_group_tests(tests, open_card, close_card);

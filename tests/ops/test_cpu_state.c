@@ -1,6 +1,5 @@
 /* The CPU backend's ops on the state of sequences (window, compressor, entries, index, attention),
  * played as steps of two sequences: against the oracle, against itself, and cut in other ways. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "ops/cpu/cpu.h"
@@ -226,13 +225,9 @@ static const scene scenes[] = {
     {512, 128, 70, 32, 60, 1, 520, 12, 5, 0, false, VALUES_CALM}, /* as large as the model's */
 };
 
-/* TEST_SMALL in the environment, for slow tools: only what reaches every kernel. */
-static bool small_sizes(void) {
-    return getenv("TEST_SMALL") != NULL;
-}
-
+/* In the small form (mirror.h) only those that it takes to reach every kernel. */
 static int num_scenes(void) {
-    return (int)(sizeof scenes / sizeof *scenes) - small_sizes();
+    return (int)(sizeof scenes / sizeof *scenes) - small_form();
 }
 
 static void states(di_backend *be, arrays *a, results *r) {
@@ -312,7 +307,7 @@ static void test_broken_keys_do_no_harm_to_other_rows(void **state) {
 static void test_state_ops_do_not_depend_on_how_steps_are_cut(void **state) {
     (void)state;
     static const int chunks[] = {0, 7, 1, 2, 64, SCENE_TOKENS};
-    size_t cuts = small_sizes() ? 1 : sizeof chunks / sizeof *chunks;
+    size_t cuts = small_form() ? 1 : sizeof chunks / sizeof *chunks;
     static results want, got;
     for (int i = 0; i < num_scenes(); i++) {
         for (size_t c = 0; c < cuts; c++) {

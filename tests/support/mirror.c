@@ -390,6 +390,10 @@ bool card_under_test(void) {
     return backend && di_cuda_parse(backend, &device);
 }
 
+bool small_form(void) {
+    return getenv("TEST_SMALL") != NULL;
+}
+
 di_backend *mirror_of_card(bool passing) {
     int device = 0;
     di_error err;

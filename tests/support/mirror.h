@@ -16,6 +16,10 @@ di_backend *mirror_create(di_backend *inner, void (*forget)(di_backend *be));
 /* TEST_BACKEND=cuda[:N]: tests of the CPU backend run on the card instead. */
 bool card_under_test(void);
 
+/* TEST_SMALL=1: under a tool that makes a card slow (compute-sanitizer), tests keep to the least
+ * work that reaches every way through its kernels. */
+bool small_form(void);
+
 /* A mirror before that card; fails the test if there is none. passing: weights come and go. */
 di_backend *mirror_of_card(bool passing);
 
