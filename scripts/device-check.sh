@@ -48,7 +48,8 @@ heading() {
     echo
 }
 
-# check NAME COMMAND...: one line; the whole output if it fails.
+# check NAME COMMAND...: one line; if it fails, the output too, without what went well. Behind "#"
+# cmocka says why a case failed.
 check() {
     local name=$1 start=$EPOCHREALTIME status
     shift
@@ -60,7 +61,8 @@ check() {
         echo "ok    $name ($(summary), $took)"
     else
         echo "FAIL  $name (exit status $status, $took)"
-        grep -vE '^(ok|#|1\.\.)|^ *$' "$log" | head -60 | sed 's/^/    /'
+        grep -vE '^(# )?ok|^# not ok|^not ok [0-9]+ # SKIP|^1\.\.|^ *$' "$log" | head -60 |
+            sed 's/^/    /'
         failed=1
     fi
 }
@@ -129,11 +131,11 @@ run_checks() {
     CHECK_TIMEOUT=600 check "$requests random requests" env TEST_BACKEND=cuda REQUESTS="$requests" \
         "$here/bin/test_random_events"
     if [ -n "$sanitize" ]; then
-        for tool in memcheck racecheck; do
-            for program in test_cpu test_cpu_state test_draws; do
-                CHECK_TIMEOUT=600 check "$tool of $program" env TEST_BACKEND=cuda TEST_SMALL=1 \
-                    compute-sanitizer --tool $tool --error-exitcode 9 "$here/bin/$program"
-            done
+        # The fast ones first: from seconds to some minutes.
+        for run in memcheck:test_draws memcheck:test_cpu_state memcheck:test_cpu \
+            racecheck:test_draws racecheck:test_cpu racecheck:test_cpu_state; do
+            CHECK_TIMEOUT=600 check "${run%:*} of ${run#*:}" env TEST_BACKEND=cuda TEST_SMALL=1 \
+                compute-sanitizer --tool "${run%:*}" --error-exitcode 9 "$here/bin/${run#*:}"
         done
     fi
 }

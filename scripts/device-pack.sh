@@ -26,7 +26,8 @@ strip -o "$to/bin/libdeepinfer-cuda.so" build/release/libdeepinfer-cuda.so
 for p in "$to"/bin/*; do ldd "$p"; done | awk '$3 ~ /^\// { print $3 }' | sort -u |
     grep -vE '/(libc|libm|libpthread|libdl|librt|libgcc_s|libstdc\+\+)\.so' |
     xargs -I{} cp -L {} "$to/lib/"
-tar -C build/testdata -cJf "$to/testdata.tar.xz" tiny wide deep golden flash/config.json
+tar -C build/testdata -cJf "$to/testdata.tar.xz" tiny wide deep golden flash/config.json \
+    text/english.txt
 git -c safe.directory='*' describe --always --dirty > "$to/commit"
 # One small file to carry over; device-check.sh unpacks it where it finds no programs.
 tar -C "$to" -cf - bin lib | xz -T0 -3 > "$to/programs.tar.xz"
