@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -104,6 +105,42 @@ bool di_file_read(const char *path, size_t max_bytes, char **data, size_t *size,
     return true;
 }
 
+/* ---- writing ----------------------------------------------------------------------------------*/
+
+/* The names of temporary files that are there. Global because a handler of signals has no other way
+ * to know; atomic because writers belong to any thread. */
+enum { MOST_REMEMBERED = 8 };
+static _Atomic(char *) temporaries[MOST_REMEMBERED];
+
+/* Puts `now` in place of the first `before`. */
+static void swap_name(char *before, char *now) {
+    for (int i = 0; i < MOST_REMEMBERED; i++) {
+        char *expected = before;
+        if (atomic_compare_exchange_strong(&temporaries[i], &expected, now)) {
+            return;
+        }
+    }
+}
+
+void di_writers_unlink(void) {
+    for (int i = 0; i < MOST_REMEMBERED; i++) {
+        const char *path = atomic_load(&temporaries[i]);
+        if (path) {
+            unlink(path);
+        }
+    }
+}
+
+/* The names. */
+static void forget(di_writer *w) {
+    if (w->temporary) {
+        swap_name(w->temporary, NULL);
+    }
+    di_free(w->path);
+    di_free(w->temporary);
+    *w = (di_writer){0};
+}
+
 /* Opens a temporary file beside w->path. */
 static bool open_temporary(di_writer *w, di_error *err) {
     size_t length = strlen(w->path);
@@ -127,6 +164,7 @@ static bool open_temporary(di_writer *w, di_error *err) {
         unlink(w->temporary);
         return false;
     }
+    swap_name(NULL, w->temporary);
     return true;
 }
 
@@ -151,9 +189,7 @@ bool di_writer_open(di_writer *w, const char *path, di_error *err) {
         ok = open_temporary(w, err);
     }
     if (!ok) {
-        di_free(w->path);
-        di_free(w->temporary);
-        *w = (di_writer){0};
+        forget(w);
     }
     return ok;
 }
@@ -172,9 +208,7 @@ void di_writer_abort(di_writer *w) {
     if (w->temporary) {
         unlink(w->temporary);
     }
-    di_free(w->path);
-    di_free(w->temporary);
-    *w = (di_writer){0};
+    forget(w);
 }
 
 bool di_writer_commit(di_writer *w, di_error *err) {
@@ -191,9 +225,7 @@ bool di_writer_commit(di_writer *w, di_error *err) {
         di_writer_abort(w);
         return false;
     }
-    di_free(w->path);
-    di_free(w->temporary);
-    *w = (di_writer){0};
+    forget(w);
     return true;
 }
 

@@ -37,6 +37,10 @@ bool di_writer_write(di_writer *w, const void *data, size_t bytes, di_error *err
 bool di_writer_commit(di_writer *w, di_error *err);
 void di_writer_abort(di_writer *w);
 
+/* Removes the temporary files of all writers (the first eight of those open at once): for handlers
+ * of signals that end the program, which may call it at any time. */
+void di_writers_unlink(void);
+
 /* "folder/name" in fresh memory, NULL if short of it. */
 char *di_path_join(const char *folder, const char *name);
 

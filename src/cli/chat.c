@@ -156,7 +156,7 @@ static bool read_joined(chat *c, di_buffer *message, di_error *err) {
     }
 }
 
-/* The next message; false at the end of input, after Ctrl-C, and with *err. */
+/* The next message; false at the end of input, after a signal, and with *err. */
 static bool read_message(chat *c, di_buffer *message, di_error *err) {
     fputs("> ", stderr);
     if (!di_lines_next(&c->lines, err)) {
@@ -205,7 +205,7 @@ int di_chat(di_conversation *conversation, const char *system) {
     int interrupts = 0;
     int status = di_lines_open(&c.lines, "-", &err) ? DI_EXIT_WELL : DI_EXIT_FAILED;
     fputs("Type a question; /help lists what else there is.\n", stderr);
-    while (!c.leave && status == DI_EXIT_WELL) {
+    while (!c.leave && status == DI_EXIT_WELL && !di_signals_ended()) {
         di_buffer message = {0};
         if (read_message(&c, &message, &err)) {
             interrupts = 0;
@@ -222,6 +222,8 @@ int di_chat(di_conversation *conversation, const char *system) {
     }
     if (err.code != DI_OK) {
         status = di_cli_fail(&err);
+    } else if (di_signals_ended()) {
+        status = DI_EXIT_INTERRUPTED;
     }
     di_lines_close(&c.lines);
     di_free(c.system);

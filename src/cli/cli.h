@@ -12,7 +12,7 @@ enum {
     DI_EXIT_WELL = 0,
     DI_EXIT_FAILED = 1,       /* the work failed; also, quietly, a closed pipe */
     DI_EXIT_USAGE = 2,        /* the command line or the environment is wrong */
-    DI_EXIT_INTERRUPTED = 130 /* Ctrl-C */
+    DI_EXIT_INTERRUPTED = 130 /* Ctrl-C; of another signal main() makes 128 + its number */
 };
 
 /* One line "deepinfer: error: ..." on standard error; nothing if standard output has lost its
@@ -32,17 +32,25 @@ int di_cli_finish(int status);
 
 /* From now on: SIGPIPE and SIGXFSZ are errors of write(); SIGBUS (a mapped file shrank) is a
  * message and exit status 1, SIGTERM, SIGINT and (unless it was ignored, as under nohup) SIGHUP end
- * the program; all remove the file named by di_signals_guard first. */
+ * the program; all remove writers' temporary files (base/file.h) first, and the one named by
+ * di_signals_guard. */
 void di_signals_install(void);
 
-/* Ctrl-C is only noted from now on; a second one that has not been taken ends the program. */
-void di_signals_catch_interrupt(void);
+/* SIGTERM, Ctrl-C and SIGHUP are only noted from now on, so that a command ends by itself and its
+ * files are whole; a second one, unless the first was taken, ends the program. */
+void di_signals_catch(void);
 
-/* Whether Ctrl-C came since the last call of take. */
+/* Whether one of them came. Only Ctrl-C can be taken back: true if it was that. */
 bool di_signals_interrupted(void);
 bool di_signals_take_interrupt(void);
+/* Whether SIGTERM or SIGHUP came. */
+bool di_signals_ended(void);
+/* What came, for messages. */
+const char *di_signals_name(void);
+/* The exit status of a command that says `status`. */
+int di_signals_status(int status);
 
-/* The temporary file to remove when the program is ended by a signal; NULL for none. Borrowed. */
+/* Another temporary file to remove when a signal ends the program; NULL for none. Borrowed. */
 void di_signals_guard(const char *path);
 
 #endif

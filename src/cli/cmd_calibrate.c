@@ -73,7 +73,8 @@ static bool answer_all(calibration *c, di_error *err) {
         }
     }
     if (di_signals_interrupted()) {
-        return di_fail(err, DI_ERR_CANCELLED, "stopped by Ctrl-C, nothing was written");
+        return di_fail(err, DI_ERR_CANCELLED, "stopped by %s, nothing was written",
+                       di_signals_name());
     }
     *err = ended;
     return ended.code == DI_OK;

@@ -18,7 +18,7 @@
 #include "cli/watch.h"
 #include "engine/request_json.h"
 
-/* How long outputs are waited for before looking for Ctrl-C, and for more input. */
+/* How long outputs are waited for before looking for signals, and for more input. */
 enum { PATIENCE_MS = 100, INPUT_MS = 20 };
 
 typedef struct job {
@@ -139,7 +139,7 @@ static bool answer_all(job *j, di_error *err) {
         di_progress_count(&j->progress, j->answered + j->failed, j->tokens);
         di_watch_look(&j->watch);
     }
-    return di_fail(err, DI_ERR_CANCELLED, "stopped by Ctrl-C");
+    return di_fail(err, DI_ERR_CANCELLED, "stopped by %s", di_signals_name());
 }
 
 /* ---- the command ------------------------------------------------------------------------------*/

@@ -45,7 +45,7 @@ typedef struct output {
 static bool write_rows(void *user, const float *logits, int num_rows, di_error *err) {
     output *out = user;
     if (di_signals_interrupted()) {
-        return di_fail(err, DI_ERR_CANCELLED, "stopped by Ctrl-C");
+        return di_fail(err, DI_ERR_CANCELLED, "stopped by %s", di_signals_name());
     }
     out->done += num_rows;
     di_progress_show(&out->progress, out->done, out->total);
@@ -69,7 +69,6 @@ static bool write_logits(const di_options *o, di_parts *parts, const di_ids *ids
     if (!di_writer_open(&out.writer, di_options_text(o, DI_OPT_OUTPUT, "-"), err)) {
         return false;
     }
-    di_signals_guard(out.writer.temporary);
     di_progress_begin(&out.progress, "computing", o->values[DI_OPT_QUIET].flag);
     bool ok = write_all(parts, ids, chunk, &out, err);
     di_progress_end(&out.progress);
@@ -78,7 +77,6 @@ static bool write_logits(const di_options *o, di_parts *parts, const di_ids *ids
     } else {
         di_writer_abort(&out.writer);
     }
-    di_signals_guard(NULL);
     return ok;
 }
 

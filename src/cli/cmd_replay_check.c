@@ -50,7 +50,7 @@ static int32_t likeliest(const float *row, int n) {
 static bool step(const check *c, di_scorer *compact, di_scorer *mask, const di_ids *ids,
                  int64_t upto, int64_t replay_from, finding *f, di_error *err) {
     if (di_signals_interrupted()) {
-        return di_fail(err, DI_ERR_CANCELLED, "stopped by Ctrl-C");
+        return di_fail(err, DI_ERR_CANCELLED, "stopped by %s", di_signals_name());
     }
     if (!di_scorer_step(compact, ids->data, upto, replay_from, err) ||
         !di_scorer_step(mask, ids->data, upto, replay_from, err)) {
@@ -174,7 +174,7 @@ static bool check_all(check *c, di_error *err) {
     }
     *err = ended;
     if (di_signals_interrupted()) {
-        return di_fail(err, DI_ERR_CANCELLED, "stopped by Ctrl-C");
+        return di_fail(err, DI_ERR_CANCELLED, "stopped by %s", di_signals_name());
     }
     return ended.code == DI_OK;
 }

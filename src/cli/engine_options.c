@@ -115,7 +115,7 @@ static di_engine *open_engine(const di_options *o, di_engine_options *options, d
     di_engine *engine = di_engine_open(options, err);
     di_progress_end(&progress);
     if (engine) {
-        di_signals_catch_interrupt();
+        di_signals_catch();
     }
     return engine;
 }
@@ -170,7 +170,7 @@ bool di_cli_open_parts(const di_options *o, int chunk, bool replay_by_mask, di_p
     bool ok = di_parts_open(parts, &options, err);
     di_progress_end(&progress);
     if (ok) {
-        di_signals_catch_interrupt();
+        di_signals_catch();
     }
     return ok;
 }

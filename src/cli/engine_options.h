@@ -8,7 +8,7 @@
 
 /* Opens the engine that the options describe, for so many sequences at once and so
  * many requests under way (0 = any, if --max-queue does not say), with a progress bar.
- * Ctrl-C is only noted from then on. */
+ * Signals that end the program are only noted from then on. */
 di_engine *di_cli_open_engine(const di_options *o, int max_num_seqs, int max_queue, di_error *err);
 
 /* The same, with all drafts verified and the confidence in them as the head gives it; refused if

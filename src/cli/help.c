@@ -248,7 +248,7 @@ void di_help_markdown(FILE *out) {
             "\n`--name value` and `--name=value` are the same. The command line beats the "
             "environment, the environment beats the defaults. Exit status: 0 all is well, 1 the "
             "work failed (also when the reader of standard output has gone), 2 the command line or "
-            "an environment variable is wrong, 130 stopped by Ctrl-C.\n");
+            "an environment variable is wrong, 130 stopped by Ctrl-C, 143 by SIGTERM.\n");
     for (int i = 0; i < di_num_commands; i++) {
         const di_command *command = &di_command_table[i];
         fprintf(out, "\n## deepinfer %s\n\n    ", command->name);

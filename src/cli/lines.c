@@ -11,7 +11,7 @@
 #include "base/alloc.h"
 #include "cli/cli.h"
 
-/* Ctrl-C may be taken by another thread, or come just before the wait begins: look anew. */
+/* Signals may be taken by another thread, or come just before the wait begins: look anew. */
 enum { READ_BYTES = 65536, LOOK_MS = 100 };
 
 bool di_lines_open(di_lines *lines, const char *path, di_error *err) {

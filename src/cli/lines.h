@@ -31,7 +31,7 @@ typedef struct di_lines {
  * after a failure. */
 bool di_lines_open(di_lines *lines, const char *path, di_error *err);
 
-/* False at the end and after Ctrl-C (then *err is as it was), when reading failed, and at a line
+/* False at the end and after a signal (then *err is as it was), when reading failed, and at a line
  * that is too long. Where a line must be waited for, standard output is flushed first: whoever
  * writes it may want the answer to the one before. */
 bool di_lines_next(di_lines *lines, di_error *err);

@@ -69,7 +69,7 @@ static int run(const di_command *command, int argc, char **argv) {
         !complete(command, &options, &err)) {
         return usage_error(command, err.message);
     }
-    return di_cli_finish(command->run(&options));
+    return di_cli_finish(di_signals_status(command->run(&options)));
 }
 
 /* The next file that is opened takes the lowest number that is free. Where the caller has closed

@@ -127,7 +127,8 @@ void di_help_man(FILE *out) {
     fputs(
         ".SH \"EXIT STATUS\"\n.TP\n.B 0\nAll is well.\n.TP\n.B 1\nThe work failed, or nobody reads "
         "standard output any more (then quietly).\n.TP\n.B 2\nThe command line or an environment "
-        "variable is wrong.\n.TP\n.B 130\nStopped by Ctrl\\-C.\n.SH EXAMPLES\n",
+        "variable is wrong.\n.TP\n.B 130\nStopped by Ctrl\\-C.\n.TP\n.B 143\nStopped by "
+        "SIGTERM.\n.SH EXAMPLES\n",
         out);
     for (int i = 0; i < di_num_commands; i++) {
         fputs(".PP\n.nf\n", out);

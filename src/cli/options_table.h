@@ -92,7 +92,8 @@ ENV_NAME("DEEPINFER_DFLASH_CONFIDENCE_HEAD_TEMPERATURE", CONFIDENCE_TEMPERATURE)
 OPTION(MAX_LOGPROBS, "max-logprobs", 0, INTEGER, 0, 1000, "20", "N", true, IN_MANY,
        "Most log-probabilities beside each token that a request may ask for.")
 OPTION(TRACE, "trace", 0, PATH, 0, 0, "", "FILE", true, IN_STEPS,
-       "Write what each step did and when to a Chrome trace (chrome://tracing, Perfetto).")
+       "Write what each step did and when to a Chrome trace (chrome://tracing, Perfetto); whole "
+       "also when a signal ends the program.")
 
 /* run: the conversation */
 OPTION(PROMPT, "prompt", 'p', TEXT, 0, 0, "", "TEXT", false, IN_RUN,

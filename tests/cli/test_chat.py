@@ -1,8 +1,10 @@
 """run on a terminal: the chat's memory, its input and its commands."""
 
+import json
 import os
 import pty
 import re
+import signal
 import sys
 
 sys.path.insert(0, "tests/support")
@@ -123,6 +125,22 @@ def test_two_ctrl_c_at_the_prompt_leave(_):
     chat.wait_for("> $")
     chat.type("\x03")
     assert chat.end() == 0
+
+
+@test
+def test_sigterm_ends_the_chat_and_its_trace_is_whole(folder):
+    """At the prompt, and within an answer."""
+    trace = folder / "trace.json"
+    for asked in (False, True):
+        chat = Chat("--ignore-eos", "--trace", trace)
+        if asked:
+            chat.type("Tell me a story about a ghost.\n")
+            chat.wait_for(r"ghost\.\s+\S+ \S+ ")
+        os.kill(chat.child, signal.SIGTERM)
+        assert chat.end() == 128 + signal.SIGTERM, asked
+        assert os.listdir(folder) == ["trace.json"], os.listdir(folder)
+        assert (len(json.loads(trace.read_text())["traceEvents"]) > 3) == asked
+        trace.unlink()
 
 
 main()

@@ -216,6 +216,48 @@ def test_a_terminated_generate_leaves_no_file(folder):
         assert not os.listdir(folder), os.listdir(folder)
 
 
+def tracing(folder):
+    """A generate --trace that has answered something and has much more to do."""
+    (folder / "in.jsonl").write_text(many_requests(500, 400))
+    child = start(*GENERATE, "--max-num-seqs", 2, "-i", folder / "in.jsonl", "-o", folder / "out",
+                  "--trace", folder / "trace.json", stderr=subprocess.PIPE,
+                  preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL))
+    partial = folder / "out.partial"
+    limit = time.monotonic() + PATIENCE
+    while not (partial.exists() and partial.stat().st_size) and time.monotonic() < limit:
+        time.sleep(0.01)
+    assert child.poll() is None and len(os.listdir(folder)) == 3, os.listdir(folder)
+    return child
+
+
+@test
+def test_a_stopped_generate_keeps_its_trace_so_far(folder):
+    for number, name in ((signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM"),
+                         (signal.SIGHUP, "SIGHUP")):
+        child = tracing(folder)
+        child.send_signal(number)
+        _, err = child.communicate(timeout=PATIENCE)
+        assert child.returncode == 128 + number, (child.returncode, err)
+        assert f"stopped by {name}; " in err.decode() and "--resume" in err.decode(), err
+        assert sorted(os.listdir(folder)) == ["in.jsonl", "out.partial", "trace.json"]
+        assert len(json.loads((folder / "trace.json").read_text())["traceEvents"]) > 3
+        os.unlink(folder / "trace.json")
+        os.unlink(folder / "out.partial")
+
+
+@test
+def test_a_second_signal_ends_at_once_and_leaves_no_trace(folder):
+    child = tracing(folder)
+    child.send_signal(signal.SIGSTOP)  # so that both are there before anybody looks
+    child.send_signal(signal.SIGTERM)
+    child.send_signal(signal.SIGINT)
+    child.send_signal(signal.SIGCONT)
+    _, err = child.communicate(timeout=PATIENCE)
+    assert child.returncode in (130, 143), (child.returncode, err)
+    assert b"stopped by" not in err, err
+    assert sorted(os.listdir(folder)) == ["in.jsonl", "out.partial"], os.listdir(folder)
+
+
 @test
 def test_an_interrupted_logits_leaves_no_file_and_says_130(folder):
     ids = ",".join(str(3 + i % 4000) for i in range(4000))

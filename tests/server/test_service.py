@@ -334,11 +334,15 @@ def test_second_sigterm_cuts_answers_off_and_says_so(folder):
 
 
 @test
-def test_the_program_itself_ends_well_on_ctrl_c(folder):
-    with demo() as s:
-        s.post(PATH, chat("x", max_tokens=3))
-        s.process.send_signal(signal.SIGINT)
-        assert s.process.wait(20) == 0
+def test_the_program_itself_ends_well_on_signals_and_its_trace_is_whole(folder):
+    trace = folder / "trace.json"
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with demo("--trace", trace) as s:
+            s.post(PATH, chat("x", max_tokens=3))
+            s.process.send_signal(number)
+            assert s.process.wait(20) == 0
+        assert os.listdir(folder) == ["trace.json"], os.listdir(folder)
+        assert len(json.loads(trace.read_text())["traceEvents"]) > 3
 
 
 # ---- fields and errors --------------------------------------------------------------------------
