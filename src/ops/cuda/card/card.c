@@ -79,6 +79,9 @@ bool di_card_report(di_card *c, di_error *err) {
         return di_fail(err, DI_ERR_INTERNAL, "cuda:%d: %s made the host wait inside a step",
                        c->device, op);
     }
+    if (fault == cudaErrorMemoryAllocation && bytes == 0) { /* the driver's own needs */
+        return di_fail(err, DI_ERR_NO_MEMORY, "cuda:%d: %s: its memory is full", c->device, op);
+    }
     if (fault == cudaErrorMemoryAllocation) {
         return di_fail(err, DI_ERR_NO_MEMORY,
                        "cuda:%d: %s: no memory for %zu bytes more; beside state and activations "
@@ -167,6 +170,19 @@ static bool usable(int major, int minor) {
     return (major == 9 || major == 10) && minor == 0;
 }
 
+static cudaError_t get_capability(int device, int *major, int *minor) {
+    cudaError_t result = cudaDeviceGetAttribute(major, cudaDevAttrComputeCapabilityMajor, device);
+    return result == cudaSuccess
+               ? cudaDeviceGetAttribute(minor, cudaDevAttrComputeCapabilityMinor, device)
+               : result;
+}
+
+static bool cannot_be_used(int device, cudaError_t why, di_error *err) {
+    cudaGetLastError();
+    return di_fail(err, DI_ERR_UNSUPPORTED, "cuda:%d cannot be used: %s", device,
+                   cudaGetErrorString(why));
+}
+
 static bool count_cards(int *count, di_error *err) {
     int driver = 0, runtime = 0;
     cudaDriverGetVersion(&driver);
@@ -198,8 +214,10 @@ static bool check_card(int device, di_error *err) {
         return di_fail(err, DI_ERR_UNSUPPORTED, "cuda:%d: there %s %d card%s here, from cuda:0 on",
                        device, count == 1 ? "is" : "are", count, count == 1 ? "" : "s");
     }
-    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+    cudaError_t result = get_capability(device, &major, &minor);
+    if (result != cudaSuccess) {
+        return cannot_be_used(device, result, err);
+    }
     if (!usable(major, minor)) {
         return di_fail(err, DI_ERR_UNSUPPORTED,
                        "cuda:%d has compute capability %d.%d; the kernels are for 9.0 (Hopper) and "
@@ -218,10 +236,8 @@ static bool open_card(di_card *c, di_error *err) {
         return di_fail(err, DI_ERR_NO_MEMORY, "cuda:%d: its memory is full", c->device);
     }
     if (result != cudaSuccess) {
-        return di_fail(err, DI_ERR_UNSUPPORTED, "cuda:%d cannot be used: %s", c->device,
-                       cudaGetErrorString(result));
+        return cannot_be_used(c->device, result, err);
     }
-    cudaDeviceGetAttribute(&c->multiprocessors, cudaDevAttrMultiProcessorCount, c->device);
     if (!di_card_marks_create(&c->marks) || !di_card_branches_create(c)) {
         return di_fail(err, DI_ERR_NO_MEMORY, "cuda:%d: no memory for streams and events",
                        c->device);
@@ -278,7 +294,8 @@ static void describe(char *text, size_t size) {
         struct cudaDeviceProp p;
         if (cudaGetDeviceProperties(&p, i) == cudaSuccess) {
             used += snprintf(text + used, size - (size_t)used, "; cuda:%d %s, %zu MiB%s", i, p.name,
-                             p.totalGlobalMem >> 20, usable(p.major, p.minor) ? "" : ", too old");
+                             p.totalGlobalMem >> 20,
+                             usable(p.major, p.minor) ? "" : ", of no use (no kernels for it)");
         }
     }
 }

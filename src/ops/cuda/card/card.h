@@ -67,6 +67,7 @@ typedef struct di_card_table {
     const void *host;
     const uint8_t *data, *scale; /* as the card sees them */
     void *owned[2];              /* to be given back: both of one kind */
+    size_t bytes;                /* of the card's memory */
     enum { DI_TABLE_CARD, DI_TABLE_REGISTERED, DI_TABLE_COPY } kind;
 } di_card_table;
 
@@ -97,7 +98,7 @@ typedef struct di_card_branches {
 
 typedef struct di_card {
     di_backend base;
-    int device, multiprocessors;
+    int device;
     cudaStream_t stream;
     di_card_ring ring;
     struct {

@@ -434,7 +434,7 @@ static void drop_slabs(di_card *c, size_t keep) {
 
 /* The first slab is kept for what comes next. */
 void di_card_forget(di_card *c) {
-    cudaStreamSynchronize(c->stream);
+    di_card_check(c, cudaStreamSynchronize(c->stream));
     di_card_tables_drop(c);
     drop_slabs(c, 1);
     di_free(c->weights);
@@ -456,7 +456,7 @@ bool di_card_memory_create(di_card *c, di_error *err) {
     }
     size_t tickets = (DI_CARD_TICKETS + DK_MOE_TICKETS) * sizeof *c->tickets;
     c->tickets = take(c, tickets);
-    if (!c->tickets || !di_card_check(c, cudaMemset(c->tickets, 0, tickets))) {
+    if (!c->tickets || !di_card_check(c, cudaMemsetAsync(c->tickets, 0, tickets, c->stream))) {
         return di_fail(err, DI_ERR_NO_MEMORY, "cuda:%d: no memory on the card", c->device);
     }
     return true;

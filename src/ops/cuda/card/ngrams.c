@@ -129,7 +129,8 @@ void di_card_table_load(di_card *c, const di_tensor *table, bool on_card) {
     if (ok) {
         size_t bytes[2];
         table_bytes(table, bytes);
-        c->bytes += t.kind == DI_TABLE_CARD ? bytes[0] + bytes[1] : 0;
+        t.bytes = t.kind == DI_TABLE_CARD ? bytes[0] + bytes[1] : 0;
+        c->bytes += t.bytes;
         c->tables[c->num_tables++] = t;
     }
 }
@@ -145,7 +146,8 @@ const di_card_table *di_card_table_find(const di_card *c, const di_tensor *table
 
 void di_card_tables_drop(di_card *c) {
     while (c->num_tables > 0) {
-        give_back(&c->tables[--c->num_tables]);
+        c->bytes -= c->tables[--c->num_tables].bytes;
+        give_back(&c->tables[c->num_tables]);
     }
 }
 

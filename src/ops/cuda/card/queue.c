@@ -248,17 +248,21 @@ static cudaError_t note_need(cudaGraphNode_t node, kernel_need *needs, int *coun
         return result;
     }
     result = cudaGraphKernelNodeGetParams(node, &params);
+    if (result != cudaSuccess) {
+        return result;
+    }
     int i = 0;
     while (i < *count && needs[i].function != params.func) {
         i++;
     }
-    if (result == cudaSuccess && i < MOST_FUNCTIONS) {
-        *count = i == *count ? i + 1 : *count;
-        needs[i].function = params.func;
-        needs[i].bytes =
-            params.sharedMemBytes > needs[i].bytes ? params.sharedMemBytes : needs[i].bytes;
+    if (i == MOST_FUNCTIONS) {
+        return cudaErrorLaunchOutOfResources;
     }
-    return result;
+    *count = i == *count ? i + 1 : *count;
+    needs[i].function = params.func;
+    needs[i].bytes =
+        params.sharedMemBytes > needs[i].bytes ? params.sharedMemBytes : needs[i].bytes;
+    return cudaSuccess;
 }
 
 /* Launchers set a kernel's limit of shared memory to what the launch at hand takes. When a graph is
@@ -268,12 +272,10 @@ static cudaError_t allow_shared_memory(cudaGraph_t graph) {
     size_t num_nodes = 0;
     int count = 0;
     cudaError_t result = cudaGraphGetNodes(graph, NULL, &num_nodes);
-    cudaGraphNode_t *nodes = di_calloc(num_nodes, sizeof *nodes);
-    if (!nodes) {
-        return cudaErrorMemoryAllocation;
-    }
+    cudaGraphNode_t *nodes = NULL;
     if (result == cudaSuccess) {
-        result = cudaGraphGetNodes(graph, nodes, &num_nodes);
+        nodes = di_calloc(num_nodes, sizeof *nodes);
+        result = nodes ? cudaGraphGetNodes(graph, nodes, &num_nodes) : cudaErrorMemoryAllocation;
     }
     for (size_t i = 0; i < num_nodes && result == cudaSuccess; i++) {
         result = note_need(nodes[i], needs, &count);
@@ -471,9 +473,10 @@ static bool wait(di_backend *be, int place, double *begin_time, double *end_time
     di_card *c = di_card_of(be);
     int at = c->marks.at[place];
     *begin_time = *end_time = di_now();
-    if (!c->fault_op && cudaSetDevice(c->device) == cudaSuccess) {
+    if (!c->fault_op) {
         c->op = "step";
-        if (di_card_check(c, cudaEventSynchronize(c->marks.end[at]))) {
+        if (di_card_check(c, cudaSetDevice(c->device)) &&
+            di_card_check(c, cudaEventSynchronize(c->marks.end[at]))) {
             tell_times(c, at, begin_time, end_time);
         }
     }
