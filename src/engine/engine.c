@@ -10,6 +10,7 @@
 #include "base/version.h"
 #include "engine/chat_tokens.h"
 #include "engine/internal.h"
+#include "engine/plan.h"
 #include "engine/request.h"
 
 enum {
@@ -249,7 +250,7 @@ static bool start(di_engine *e, const di_engine_options *o, di_error *err) {
         !di_work_create(&e->works[1], &e->sched_options, o->max_logprobs, e->num_drafts, err) ||
         !open_sched(e, err) || (o->trace_file && !(e->trace = di_trace_open(o->trace_file, err))) ||
         !(e->device = di_device_create(&d, err))) {
-        return false;
+        return di_plan_failed(&e->parts, err);
     }
     e->started = di_thread_start(&e->thread, di_engine_loop, e, "the step thread", err);
     return e->started;

@@ -29,54 +29,63 @@ bool di_parts_backend_known(const char *name) {
            strcmp(name, "auto") == 0 || di_cuda_parse(name, &device);
 }
 
-static di_backend *open_card(di_parts *e, int device, const di_parts_options *o, di_error *err) {
-    di_backend *card = di_cuda_create(device, err);
-    if (card) {
+static bool open_card(di_parts *e, int device, const di_parts_options *o, di_error *err) {
+    e->backend = di_cuda_create(device, err);
+    if (e->backend) {
         char cards[sizeof e->device - 64];
-        di_cuda_free_order(card, o->free_order);
+        di_cuda_free_order(e->backend, o->free_order);
         e->batch_invariant = !o->free_order;
         di_cuda_describe(cards, sizeof cards);
         snprintf(e->device, sizeof e->device, "cuda:%d%s of %s", device,
                  o->free_order ? " with sums in any order" : "", cards);
     }
-    return card;
+    return e->backend != NULL;
 }
 
-static di_backend *open_processor(di_parts *e, const di_parts_options *o, di_error *err) {
+static bool open_processor(di_parts *e, const di_parts_options *o, di_error *err) {
     char features[256];
     int cores = di_cpu_count();
     di_cpu_feature_list(features, sizeof features);
     snprintf(e->device, sizeof e->device, "cpu with %d threads on %d cores, %s",
              o->threads > 0 ? o->threads : cores, cores, features);
-    return di_cpu_create(&(di_cpu_options){.threads = o->threads}, err);
+    e->batch_invariant = true;
+    e->backend = di_cpu_create(&(di_cpu_options){.threads = o->threads}, err);
+    return e->backend != NULL;
+}
+
+static bool takes_any(const di_parts_options *o) {
+    return o->backend && strcmp(o->backend, "auto") == 0;
+}
+
+static void tell_why(const di_error *why) {
+    di_log(DI_LOG_WARN, "using the CPU: %s", why->message);
 }
 
 /* "auto" takes the first card, and without one the CPU, telling why. */
-static di_backend *make_backend(di_parts *e, const di_parts_options *o, di_error *err) {
+static bool make_backend(di_parts *e, const di_parts_options *o, di_error *err) {
     const char *name = o->backend ? o->backend : "cpu";
     int device = 0;
     if (strcmp(name, "ref") == 0) {
         snprintf(e->device, sizeof e->device, "ref");
-        return di_ref_create(err);
+        e->batch_invariant = true;
+        e->backend = di_ref_create(err);
+        return e->backend != NULL;
     }
     if (di_cuda_parse(name, &device)) {
         return open_card(e, device, o, err);
     }
-    if (strcmp(name, "auto") == 0) {
+    if (takes_any(o)) {
         di_error why;
-        di_backend *card = open_card(e, 0, o, &why);
-        if (card) {
-            return card;
+        if (open_card(e, 0, o, &why)) {
+            return true;
         }
-        di_log(DI_LOG_WARN, "using the CPU: %s", why.message);
+        tell_why(&why);
     }
     return open_processor(e, o, err);
 }
 
 static bool open_backend(di_parts *e, const di_parts_options *o, di_error *err) {
-    e->batch_invariant = true;
-    e->backend = make_backend(e, o, err);
-    if (e->backend && o->time_ops) {
+    if (make_backend(e, o, err) && o->time_ops) {
         di_backend *timed = di_timed_create(e->backend, err);
         if (!timed) {
             return false;
@@ -259,13 +268,9 @@ static bool open_cache(di_parts *e, const di_parts_options *o, di_error *err) {
     return e->cache != NULL;
 }
 
-static bool open_model(di_parts *e, const di_parts_options *o, di_error *err) {
+/* On the backend that there is. */
+static bool make_model(di_parts *e, const di_parts_options *o, const int32_t *map, di_error *err) {
     di_plan_start start;
-    di_plan_begin(&start, e->backend);
-    int32_t *map = open_cache(e, o, err) ? make_token_map(e, err) : NULL;
-    if (!map) {
-        return false;
-    }
     di_model_options model = {
         .max_rows = o->max_rows,
         .max_logits = o->max_logits,
@@ -274,11 +279,40 @@ static bool open_model(di_parts *e, const di_parts_options *o, di_error *err) {
         .drafts = e->drafts,
         .max_draft_seqs = o->max_num_seqs,
     };
-    e->model = di_model_create(e->weights, e->backend, e->cache, &model, err);
-    di_free(map);
     e->weight_bytes = e->weights->checkpoint->total_bytes;
     e->work_bytes = di_model_activation_bytes(&e->weights->config, &model);
-    return e->model && (!e->backend->ops->queue || di_plan_card(e, o, &start, err));
+    di_plan_begin(e, o, &start);
+    bool ok = open_cache(e, o, err);
+    e->model = ok ? di_model_create(e->weights, e->backend, e->cache, &model, err) : NULL;
+    ok = e->model && (!e->backend->ops->queue || di_plan_card(e, o, &start, err));
+    return ok || di_plan_failed(e, err);
+}
+
+static void close_model(di_parts *e) {
+    di_model_destroy(e->model);
+    di_cache_destroy(e->cache);
+    if (e->backend) {
+        e->backend->ops->destroy(e->backend);
+    }
+    e->model = NULL;
+    e->cache = NULL;
+    e->backend = NULL;
+}
+
+/* "auto" takes the CPU too where the card has not the memory for this model. */
+static bool open_model(di_parts *e, const di_parts_options *o, di_error *err) {
+    int32_t *map = make_token_map(e, err);
+    if (!map) {
+        return false;
+    }
+    bool ok = make_model(e, o, map, err);
+    if (!ok && err->code == DI_ERR_NO_MEMORY && e->backend->ops->queue && takes_any(o)) {
+        tell_why(err);
+        close_model(e);
+        ok = open_processor(e, o, err) && make_model(e, o, map, err);
+    }
+    di_free(map);
+    return ok;
 }
 
 /* ---- all of it --------------------------------------------------------------------------------*/
@@ -316,11 +350,7 @@ bool di_parts_open(di_parts *e, const di_parts_options *o, di_error *err) {
 }
 
 void di_parts_close(di_parts *e) {
-    di_model_destroy(e->model);
-    di_cache_destroy(e->cache);
-    if (e->backend) {
-        e->backend->ops->destroy(e->backend);
-    }
+    close_model(e);
     di_tokenizer_close(e->tokenizer);
     di_weights_close(e->weights);
     *e = (di_parts){0};

@@ -53,6 +53,7 @@ typedef struct di_parts {
     size_t weight_bytes, work_bytes; /* as di_engine_info's */
     /* What computes, in words: tells any two apart whose steps may take other times. */
     char device[512];
+    char plan[320]; /* of a card's memory, for messages (plan.h); "" without a queue */
 } di_parts;
 
 /* Layout of a sequence's state with these options, and a cache of `budget` bytes: slots for all

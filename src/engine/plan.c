@@ -26,13 +26,6 @@ int di_plan_progress_steps(const char *backend) {
     return card ? LOAD_STEPS + RECORD_STEPS : 0;
 }
 
-void di_plan_begin(di_plan_start *start, di_backend *be) {
-    *start = (di_plan_start){0};
-    if (be->ops->queue) {
-        be->ops->queue->memory(be, &start->free_bytes, &start->total_bytes);
-    }
-}
-
 /* ---- the plan ---------------------------------------------------------------------------------*/
 
 /* In bytes. */
@@ -50,13 +43,28 @@ static double gib(size_t bytes) {
     return (double)bytes / (double)((size_t)1 << 30);
 }
 
-static bool does_not_fit(const card_plan *p, const di_parts_options *o, di_error *err) {
-    return di_fail(err, DI_ERR_NO_MEMORY,
-                   "the card's memory is too small: weights %.2f GiB, n-gram tables %.2f, work "
-                   "(max_num_batched_tokens %d) %.2f, state of %d sequences (max_num_seqs) at "
-                   "least %.2f, spare %.2f; allowed are %.2f (gpu_memory) of %.2f that are free",
-                   gib(p->weights), gib(p->tables), o->max_rows, gib(p->work), o->max_num_seqs,
-                   gib(p->state), gib(p->spare), gib(p->budget), gib(p->start));
+/* For messages. */
+static void write_plan(di_parts *e, const card_plan *p, const di_parts_options *o) {
+    snprintf(e->plan, sizeof e->plan,
+             "weights %.2f GiB, n-gram tables %.2f, work (max_num_batched_tokens %d) %.2f, state "
+             "of %d sequences (max_num_seqs) at least %.2f, spare %.2f; allowed are %.2f "
+             "(gpu_memory) of %.2f that are free",
+             gib(p->weights), gib(p->tables), o->max_rows, gib(p->work), o->max_num_seqs,
+             gib(p->state), gib(p->spare), gib(p->budget), gib(p->start));
+}
+
+static bool does_not_fit(di_parts *e, const card_plan *p, const di_parts_options *o,
+                         di_error *err) {
+    write_plan(e, p, o);
+    return di_fail(err, DI_ERR_NO_MEMORY, "the card's memory is too small: %s", e->plan);
+}
+
+bool di_plan_failed(const di_parts *e, di_error *err) {
+    di_error was = *err;
+    if (was.code == DI_ERR_NO_MEMORY && e->plan[0] && !strstr(was.message, e->plan)) {
+        di_fail(err, was.code, "%s; planned are %s", was.message, e->plan);
+    }
+    return false;
 }
 
 static size_t needed(const card_plan *p) {
@@ -85,6 +93,23 @@ static size_t least_state(const di_parts *e, const di_parts_options *o) {
     return ((size_t)o->max_num_seqs + 2) * l.slot_stride + 4 * l.block_stride;
 }
 
+void di_plan_begin(di_parts *e, const di_parts_options *o, di_plan_start *start) {
+    di_backend *be = e->backend;
+    *start = (di_plan_start){0};
+    e->plan[0] = 0;
+    if (be->ops->queue) {
+        card_plan p = {
+            .weights = e->weight_bytes,
+            .work = e->work_bytes,
+            .state = least_state(e, o),
+            .spare = spare_of(e),
+        };
+        be->ops->queue->memory(be, &start->free_bytes, &start->total_bytes);
+        set_budget(&p, o, start);
+        write_plan(e, &p, o);
+    }
+}
+
 /* ---- progress ---------------------------------------------------------------------------------*/
 
 typedef struct stage {
@@ -107,11 +132,12 @@ static bool load(di_parts *e, const di_parts_options *o, card_plan *p, di_error 
     p->work = taken(e, p);
     p->state = least_state(e, o);
     if (needed(p) > p->budget) {
-        return does_not_fit(p, o, err);
+        return does_not_fit(e, p, o, err);
     }
     size_t tables = di_model_table_bytes(e->model);
     bool on_card = tables < p->budget && needed(p) + tables + p->budget / 8 <= p->budget;
     p->tables = on_card ? tables : 0;
+    write_plan(e, p, o);
     stage s = {o, 0, LOAD_STEPS};
     return di_model_load(e->model, on_card, tell, &s, err) &&
            di_model_measure(e->model, e->max_model_len, o->max_num_seqs, err);
@@ -125,12 +151,13 @@ static bool make_cache(di_parts *e, const di_parts_options *o, card_plan *p, di_
     size_t used = taken(e, p), known = p->weights + p->tables;
     p->work = used > known ? used - known : 0;
     if (needed(p) > p->budget) {
-        return does_not_fit(p, o, err);
+        return does_not_fit(e, p, o, err);
     }
+    write_plan(e, p, o);
     size_t rest = p->budget - used - p->spare;
     p->state = o->kv_memory > 0 ? (size_t)o->kv_memory : rest;
     if (p->state > rest) {
-        return does_not_fit(p, o, err);
+        return does_not_fit(e, p, o, err);
     }
     if (!di_parts_size_cache(e, o, p->state, o->kv_memory == 0, &c, err)) {
         return false;
