@@ -77,7 +77,8 @@ void di_option_range(const di_option *option, char out[80]) {
         snprintf(out, 80, "above %.10g, up to %.10g", option->low, option->high);
         break;
     case DI_OPTION_BYTES:
-        snprintf(out, 80, "bytes, with K, M, G or T behind the number, or 1%% to 100%%");
+        snprintf(out, 80, "bytes%s, with K, M, G or T behind the number, or 1%% to 100%%",
+                 option->low > 0 ? " above 0" : "");
         break;
     case DI_OPTION_SEED:
         snprintf(out, 80, "0 to 18446744073709551615");
@@ -161,7 +162,8 @@ static bool read_number(const di_option *option, const char *text, di_option_val
         return false;
     }
     if (option->type == DI_OPTION_BYTES) {
-        return read_bytes(text, &value->integer, &value->real);
+        return read_bytes(text, &value->integer, &value->real) &&
+               (double)value->integer >= option->low;
     }
     if (option->type == DI_OPTION_SEED) {
         value->seed = strtoull(text, &end, 10);

@@ -43,10 +43,10 @@ OPTION(MAX_MIXED_PREFILL_TOKENS, "max-mixed-prefill-tokens", 0, INTEGER, 0, 6553
        IN_MANY,
        "Prompt tokens in a step in which answers go on: fewer make answers flow more evenly, more "
        "read prompts sooner; 0 is 256.")
-OPTION(KV_MEMORY, "kv-memory", 0, BYTES, 0, 0, "a quarter of what is free", "BYTES", true,
+OPTION(KV_MEMORY, "kv-memory", 0, BYTES, 1, 0, "a quarter of what is free", "BYTES", true,
        IN_STEPS | IN_CALIBRATE,
        "Memory for the state of sequences, a number such as 4G or 50% of what is free.")
-OPTION(GPU_MEMORY, "gpu-memory", 0, BYTES, 0, 0, "92%", "BYTES", true, IN_ENGINE,
+OPTION(GPU_MEMORY, "gpu-memory", 0, BYTES, 1, 0, "92%", "BYTES", true, IN_ENGINE,
        "Memory of the card for weights, work and the state of sequences together, a number such as "
        "100G or 80% of what is free there; --kv-memory is part of it.")
 OPTION(HOST_MEMORY, "host-memory", 0, BYTES, 0, 0, "0", "BYTES", true, IN_MANY,
