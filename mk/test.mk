@@ -42,6 +42,17 @@ $(SIMCARD): $(SIMCARD_OBJ) $(BUILD)/libdeepinfer.a
 	$(call say,LINK)
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,--exclude-libs,ALL $^ $(LDLIBS) -o $@
 
+# The card on which everything can go wrong (tests/badcard/badcard.h): needs CUDA's headers alone.
+BADCARD := $(if $(filter-out 0,$(CUDA)),$(if $(wildcard \
+    $(CUDA_HOME)/include/cuda_runtime_api.h),$(BUILD)/tests/badcard/libbadcard.so))
+BADCARD_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/badcard/*.c))
+$(BADCARD_OBJ): CPPFLAGS += -Itests -isystem $(CUDA_HOME)/include
+$(BADCARD_OBJ): CFLAGS += -Wno-unused-parameter
+$(BUILD)/tests/badcard/libbadcard.so: $(BADCARD_OBJ) $(CUDA_SRC:%.c=$(BUILD)/%.o) \
+    $(BUILD)/libdeepinfer.a
+	$(call say,LINK)
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,--exclude-libs,ALL $^ $(LDLIBS) -o $@
+
 $(BUILD)/bench/server/%: $(BUILD)/bench/server/%.o $(BUILD)/tests/support/scripted.o $(SERVER_OBJ) $(BUILD)/libdeepinfer.a
 	$(call say,LINK)
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) $^ $(SERVER_LDLIBS) $(LDLIBS) -o $@
@@ -79,7 +90,7 @@ clients:
 	@PYTHON=$(PYTHON) scripts/install-clients.sh || true
 
 .PHONY: test-run
-test-run: all $(TEST_BIN) $(TEST_HELPERS) $(SIMCARD) testdata
+test-run: all $(TEST_BIN) $(TEST_HELPERS) $(SIMCARD) $(BADCARD) testdata
 	@MODE=$(MODE) BUILD=$(BUILD) TESTDATA=$(TESTDATA) PYTHON=$(PYTHON) \
 	    scripts/run-tests.sh $(TEST_BIN) $(sort $(wildcard tests/*/*.sh tests/*/test_*.py))
 
@@ -136,4 +147,4 @@ lint:
 	@clang-format --dry-run -Werror $(FORMAT_SRC)
 	@printf '%s\n' $(SRC) | xargs -P 2 -n 1 scripts/tidy.sh $(CPPFLAGS)
 
--include $(TEST_BIN:=.d) $(TEST_HELPERS:=.d) $(SIMCARD_OBJ:.o=.d) $(TEST_SUPPORT:.o=.d) $(BENCH_BIN:=.d) $(BUILD)/bench/support/wide.d
+-include $(TEST_BIN:=.d) $(TEST_HELPERS:=.d) $(SIMCARD_OBJ:.o=.d) $(BADCARD_OBJ:.o=.d) $(TEST_SUPPORT:.o=.d) $(BENCH_BIN:=.d) $(BUILD)/bench/support/wide.d

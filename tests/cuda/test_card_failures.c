@@ -1,0 +1,210 @@
+/* Whichever call of the CUDA runtime fails, when a backend is made, an engine opened or an answer
+ * computed: it is told, nothing hangs, nothing stays behind. On the card of tests/badcard, whose
+ * kernels compute nothing: answers are of the right length, their tokens mean nothing. */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "badcard/badcard.h"
+#include "base/log.h"
+#include "ops/cuda/cuda.h"
+#include "support/cmocka.h"
+#include "support/requests.h"
+
+enum { FULL = 2, LOST = 719, PROMPT = 20, ANSWER = 4 };
+
+static uint64_t (*fail_at)(uint64_t n, int error, bool stays);
+static const char *(*failed)(void);
+static size_t (*left)(void);
+
+static bool no_card(void) {
+    return !fail_at;
+}
+
+static int find_card(void **state) {
+    static char path[4096];
+    const char *build = getenv("BUILD");
+    (void)state;
+    snprintf(path, sizeof path, "%s/tests/badcard/libbadcard.so", build ? build : "build/release");
+    unsetenv("BADCARD");
+    if (access(path, F_OK) == 0) {
+        void *card = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        if (!card) {
+            fail_msg("%s", dlerror());
+        }
+        setenv("DI_CUDA_LIBRARY", path, 1);
+        *(void **)&fail_at = dlsym(card, "badcard_fail_at");
+        *(void **)&failed = dlsym(card, "badcard_failed");
+        *(void **)&left = dlsym(card, "badcard_left");
+        assert_true(fail_at && failed && left);
+    }
+    return 0;
+}
+
+/* ---- the backend ------------------------------------------------------------------------------*/
+
+/* Whether the n-th call was made at all. */
+static bool create_with(uint64_t n, int error, bool stays) {
+    di_error err = {0};
+    fail_at(n, error, stays);
+    di_backend *be = di_cuda_create(0, &err);
+    const char *name = failed();
+    if (be) {
+        be->ops->destroy(be);
+    } else {
+        assert_true(err.code == DI_ERR_UNSUPPORTED || err.code == DI_ERR_NO_MEMORY);
+        assert_true(strlen(err.message) > 10);
+        assert_null(strchr(err.message, '\n'));
+        assert_non_null(name);
+    }
+    if (be && name && strcmp(name, "cudaDriverGetVersion") != 0 &&
+        strcmp(name, "cudaRuntimeGetVersion") != 0) { /* their numbers are for messages */
+        fail_msg("call %u, %s, failed, and a card was made", (unsigned)n, name);
+    }
+    fail_at(0, 0, false);
+    assert_int_equal(left(), 0);
+    return name != NULL;
+}
+
+static void test_a_backend_is_made_whole_or_not_at_all(void **state) {
+    (void)state;
+    if (no_card()) {
+        skip();
+    }
+    for (int kind = 0; kind < 4; kind++) {
+        uint64_t n = 1;
+        while (create_with(n, kind % 2 ? LOST : FULL, kind >= 2)) {
+            n++;
+        }
+        assert_true(n > 20);
+    }
+}
+
+/* ---- the engine -------------------------------------------------------------------------------*/
+
+static di_engine_options card_options(bool drafts) {
+    di_engine_options o = demo_options();
+    o.backend = "cuda";
+    o.max_num_seqs = 2;
+    o.max_num_batched_tokens = 32;
+    o.num_drafts = drafts ? 2 : 0;
+    o.spec_mode = drafts ? DI_SPEC_FIXED : DI_SPEC_OFF;
+    return o;
+}
+
+static di_prompt prompt_of(int32_t *ids) {
+    for (int i = 0; i < PROMPT; i++) {
+        ids[i] = 300 + i * 13;
+    }
+    return ids_prompt(ids, PROMPT);
+}
+
+/* Either an answer of its length or an error with a message. */
+static bool answered(di_engine *e) {
+    int32_t ids[PROMPT];
+    di_error err = {0};
+    di_prompt prompt = prompt_of(ids);
+    di_request_params p = greedy(ANSWER);
+    p.ignore_eos = true;
+    di_result *r = di_generate(e, &prompt, &p, NULL, NULL, &err);
+    if (!r) {
+        assert_true(err.code != DI_OK && strlen(err.message) > 10);
+        return false;
+    }
+    di_result_free(r);
+    return true;
+}
+
+/* How many calls opening makes. */
+static uint64_t open_with(uint64_t n, int error, bool stays, bool drafts) {
+    di_error err = {0};
+    di_engine_options o = card_options(drafts);
+    fail_at(n, error, stays);
+    di_engine *e = di_engine_open(&o, &err);
+    const char *name = failed();
+    if (e) {
+        bool ok = answered(e);
+        assert_true(ok || name || failed());
+    } else {
+        assert_non_null(name);
+        assert_true(err.code != DI_OK && strlen(err.message) > 10);
+    }
+    if (stays && name && e) {
+        assert_false(answered(e)); /* it has been lost for good */
+    }
+    di_engine_close(e);
+    uint64_t made = fail_at(0, 0, false);
+    assert_int_equal(left(), 0);
+    return made;
+}
+
+static void test_an_engine_is_opened_or_refused_and_keeps_nothing(void **state) {
+    (void)state;
+    if (no_card()) {
+        skip();
+    }
+    uint64_t calls = open_with(0, 0, false, true);
+    print_message("# %u calls\n", (unsigned)calls);
+    for (uint64_t n = 1, turn = 0; n < calls; n += 1 + n / 12, turn++) {
+        open_with(n, turn % 2 ? LOST : FULL, turn % 4 == 1, turn % 3 == 0);
+    }
+}
+
+/* ---- an answer --------------------------------------------------------------------------------*/
+
+/* Failures that cost nothing: a question whether a copy is done, with a wait behind it. */
+static bool harmless(const char *name) {
+    return strcmp(name, "cudaEventQuery") == 0;
+}
+
+/* False when an answer makes fewer calls than n. drafts: what fails in a round of them costs
+ * proposals alone (engine/device.c). */
+static bool fail_answer(di_engine *e, uint64_t n, bool stays, bool drafts) {
+    fail_at(n, LOST, stays);
+    bool ok = answered(e);
+    const char *name = failed();
+    if (ok && name && !harmless(name) && !drafts) {
+        fail_msg("call %u, %s, failed, and the answer had no error", (unsigned)n, name);
+    }
+    assert_true(ok || name);
+    if (name && stays) {
+        assert_false(answered(e));
+    }
+    fail_at(0, 0, false);
+    assert_true(answered(e)); /* the next one's steps are whole */
+    return name != NULL;
+}
+
+static void test_an_answer_whose_calls_fail_is_told_so(void **state) {
+    (void)state;
+    if (no_card()) {
+        skip();
+    }
+    for (int kind = 0; kind < 4; kind++) {
+        di_engine_options o = card_options(kind % 2);
+        o.no_prefix_cache = true;
+        fail_at(0, 0, false);
+        di_engine *e = open_engine(&o);
+        uint64_t n = 1;
+        assert_true(answered(e));
+        while (fail_answer(e, n, kind >= 2, kind % 2)) {
+            n++;
+        }
+        print_message("# %u calls\n", (unsigned)n);
+        assert_true(n > 20);
+        di_engine_close(e);
+        assert_int_equal(left(), 0);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_backend_is_made_whole_or_not_at_all),
+        cmocka_unit_test(test_an_engine_is_opened_or_refused_and_keeps_nothing),
+        cmocka_unit_test(test_an_answer_whose_calls_fail_is_told_so),
+    };
+    di_log_set_level(DI_LOG_ERROR);
+    return cmocka_run_group_tests(tests, find_card, NULL);
+}
