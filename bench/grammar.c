@@ -93,6 +93,10 @@ static int by_size(const void *a, const void *b) {
 static void report(const char *what, times *t) {
     static const double shares[] = {0.5, 0.9, 0.99, 0.999, 1};
     double sum = 0;
+    if (t->count == 0) {
+        printf("deepinfer    %-8s none\n", what);
+        return;
+    }
     qsort(t->us, t->count, sizeof *t->us, by_size);
     for (size_t i = 0; i < t->count; i++) {
         sum += t->us[i];

@@ -57,7 +57,8 @@ static double fill(di_cache *cache, int32_t *tokens, int64_t n, int *count) {
 
 static void look_up(di_cache *cache, int32_t *tokens, int64_t n, int count) {
     double match[RUNS], hash[RUNS], open[RUNS];
-    double blocks = (double)(n / DI_BLOCK_TOKENS);
+    int64_t whole = n / DI_BLOCK_TOKENS;
+    double blocks = (double)whole;
     int newest = count < SNAPSHOTS ? count : SNAPSHOTS; /* the others' snapshots are gone */
     for (int run = 0; run < RUNS; run++) {
         di_seq seq;

@@ -594,7 +594,8 @@ static void run_bursts(const machine *m) {
         printf("  %12d", n);
     }
     putchar('\n');
-    for (double a = 0.3; a < 0.75; a += 0.1) {
+    for (int tenths = 3; tenths <= 7; tenths++) {
+        double a = tenths / 10.0;
         printf("%10.2f", a);
         for (int n = 1; n <= 64; n *= 8) {
             double median, tenth;

@@ -122,17 +122,13 @@ static bool refuse_images(di_request *r, di_error *err) {
 bool di_prepare_conversation(di_exchange *x, di_protocol protocol, di_field_set set, di_request *r,
                              di_ids *ids, di_error *err) {
     di_value body = {0}; /* the analyzer does not know that di_fail is false */
-    di_str model = DI_STR("");
     *r = (di_request){0};
     if (!di_prepare_body(x, &r->pool, set, &body, err) || !spread_kwargs(&r->pool, &body, err)) {
         return false;
     }
     const di_value *name = di_value_given(&body, "model");
-    if (name && name->type == DI_VALUE_STRING) {
-        model = name->string;
-        if (!di_prepare_model(x, model, err)) {
-            return false;
-        }
+    if (name && name->type == DI_VALUE_STRING && !di_prepare_model(x, name->string, err)) {
+        return false;
     }
     if (protocol == DI_PROTOCOL_RESPONSES && !di_stored_spread(x, &r->pool, &body, err)) {
         return false;

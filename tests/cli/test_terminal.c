@@ -12,7 +12,7 @@ static void expect(const char *text, size_t size, const char *wanted) {
     di_buffer_free(&out);
 }
 
-#define EXPECT(text, wanted) expect(text, sizeof text - 1, wanted)
+#define EXPECT(text, wanted) expect(text, sizeof(text) - 1, wanted)
 
 static void test_text_newlines_and_tabs_pass(void **state) {
     (void)state;

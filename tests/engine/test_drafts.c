@@ -44,6 +44,7 @@ typedef struct answers {
 static void ask(di_engine *e, const golden_case *g, answers *a) {
     di_error err = {0};
     di_queue *q = di_queue_create(e, &err);
+    char tags[8];
     *a = (answers){0};
     for (int i = 0; i < 8; i++) {
         di_tensor ids = case_get(g, DI_I32, "prompt.%d.ids", i % 6);
@@ -62,11 +63,11 @@ static void ask(di_engine *e, const golden_case *g, answers *a) {
         params.ignore_eos = i == 6;
         params.logprobs = true;
         params.top_logprobs = 3;
-        assert_true(di_submit(e, q, &p, &params, (void *)(intptr_t)i, &err) > 0);
+        assert_true(di_submit(e, q, &p, &params, &tags[i], &err) > 0);
     }
     for (int left = 8; left > 0;) {
         di_output *out = di_queue_wait(q, -1);
-        int i = (int)(intptr_t)out->tag;
+        int i = (int)((char *)out->tag - tags);
         memcpy(a->tokens[i] + a->counts[i], out->token_ids, out->num_token_ids * sizeof(int32_t));
         for (size_t k = 0; k < out->num_token_ids; k++) {
             const di_token_info *info = &out->logprobs[k];

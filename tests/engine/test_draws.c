@@ -226,6 +226,7 @@ static void free_case(row_case *r) {
 /* ---- comparing --------------------------------------------------------------------------------*/
 
 static bool same_double(double a, double b) {
+    /* NOLINTNEXTLINE(bugprone-suspicious-memory-comparison): the bits are meant */
     return memcmp(&a, &b, sizeof a) == 0;
 }
 

@@ -260,6 +260,7 @@ static bool walk(di_grammar *g, const char *schema, bool inner) {
                 ids[count++] = id;
             }
         }
+        assert_true(count > 0);
         int32_t id = ids[random_below((uint32_t)count)];
         if (mask[0] >> TEST_STOP & 1 && random_below(2)) {
             id = TEST_STOP;

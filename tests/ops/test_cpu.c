@@ -15,14 +15,14 @@ static void embed_and_gather(di_backend *be, arrays *a, results *r) {
     const int n = 5, hc = 3, d = 33;
     int32_t tokens[] = {6, 0, 2, 2, 5};
     di_tensor table = random_tensor(a, DI_BF16, 7, d);
-    di_bf16 *h = arrays_take(a, (size_t)(n * hc * d), sizeof *h);
-    di_bf16 *kept = arrays_take(a, (size_t)(n * d), sizeof *kept);
-    float *pre = arrays_take(a, (size_t)(n * hc), sizeof *pre);
+    di_bf16 *h = arrays_take(a, (size_t)n * (size_t)hc * (size_t)d, sizeof *h);
+    di_bf16 *kept = arrays_take(a, (size_t)n * (size_t)d, sizeof *kept);
+    float *pre = arrays_take(a, (size_t)n * (size_t)hc, sizeof *pre);
     be->ops->embed(be, tokens, n, &table, hc, h, pre);
     be->ops->gather_rows(be, h, (int32_t[]){14, 0, 3}, 3, (size_t)d * sizeof *h, kept);
-    add_part(r, PART_BF16, h, (size_t)(n * hc * d), (part){.one_in = 1});
-    add_part(r, PART_F32, pre, (size_t)(n * hc), (part){.one_in = 1});
-    add_part(r, PART_BF16, kept, (size_t)(n * d), (part){.one_in = 1});
+    add_part(r, PART_BF16, h, (size_t)n * (size_t)hc * (size_t)d, (part){.one_in = 1});
+    add_part(r, PART_F32, pre, (size_t)n * (size_t)hc, (part){.one_in = 1});
+    add_part(r, PART_BF16, kept, (size_t)n * (size_t)d, (part){.one_in = 1});
 }
 
 static void norms(di_backend *be, arrays *a, results *r) {
@@ -49,13 +49,13 @@ static void rotations(di_backend *be, arrays *a, results *r) {
     for (int i = 0; i < half; i++) {
         freq[i] = 1 / powf(10000, (float)i / (float)half);
     }
-    di_rope_table table = {arrays_take(a, (size_t)(n * half), 4),
-                           arrays_take(a, (size_t)(n * half), 4), half};
+    di_rope_table table = {arrays_take(a, (size_t)n * (size_t)half, 4),
+                           arrays_take(a, (size_t)n * (size_t)half, 4), half};
     be->ops->rope_table(be, positions, n, freq, table);
-    add_part(r, PART_F32, table.cos, (size_t)(n * half), (part){.one_in = 1});
-    add_part(r, PART_F32, table.sin, (size_t)(n * half), (part){.one_in = 1});
+    add_part(r, PART_F32, table.cos, (size_t)n * (size_t)half, (part){.one_in = 1});
+    add_part(r, PART_F32, table.sin, (size_t)n * (size_t)half, (part){.one_in = 1});
     for (int inverse = 0; inverse < 2; inverse++) {
-        size_t size = (size_t)(n * heads * dim);
+        size_t size = (size_t)n * (size_t)heads * (size_t)dim;
         di_bf16 *x = random_bf16(a, 1, size, 1, inverse ? VALUES_WILD : VALUES_CALM);
         be->ops->rope(be, x, n, heads, dim, table, inverse);
         add_part(r, PART_BF16, x, size, (part){.one_in = 1});
@@ -69,7 +69,7 @@ static void hyper_connections(di_backend *be, arrays *a, results *r) {
     for (int hc = 1; hc <= 8; hc += hc == 1 ? 3 : 4) {
         for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) {
             int n = 18, d = dims[i], mixes = (2 + hc) * hc;
-            size_t width = (size_t)(hc * d), rows = (size_t)n;
+            size_t width = (size_t)hc * (size_t)d, rows = (size_t)n;
             di_bf16 *h = random_bf16(a, rows, width, 2, i == 3 ? VALUES_WILD : VALUES_CALM);
             di_tensor fn = random_tensor(a, DI_F32, mixes, hc * d);
             di_tensor base = {.dtype = DI_F32, .data = random_f32(a, (size_t)mixes, 1)};
@@ -81,7 +81,7 @@ static void hyper_connections(di_backend *be, arrays *a, results *r) {
             /* streams are mixed with weights that all backends share */
             const float *mix = random_f32(a, rows * (size_t)hc, 1);
             const float *own = random_f32(a, rows * (size_t)hc, 1);
-            const float *between = random_f32(a, rows * (size_t)(hc * hc), 1);
+            const float *between = random_f32(a, rows * (size_t)hc * (size_t)hc, 1);
             di_tensor norm = random_tensor(a, DI_BF16, 1, d);
             be->ops->mhc_mix(be, h, n, hc, d, &fn, &base, &scale, 1e-20f, 1e-6f, 20, pre, post,
                              comb);
@@ -155,9 +155,9 @@ static void broken_products(di_backend *be, arrays *a, results *r) {
                 ((uint8_t *)w.scale)[7] = 255;
             }
             di_bf16 *x = random_bf16(a, (size_t)n, k, 1, VALUES_BROKEN);
-            di_bf16 *y = arrays_take(a, (size_t)(n * m), sizeof *y);
+            di_bf16 *y = arrays_take(a, (size_t)n * (size_t)m, sizeof *y);
             be->ops->linear(be, x, DI_PLAIN, n, &w, y);
-            add_part(r, PART_BF16, y, (size_t)(n * m), one_step);
+            add_part(r, PART_BF16, y, (size_t)n * (size_t)m, one_step);
         }
     }
 }
@@ -178,12 +178,13 @@ static void quantised_rows(di_backend *be, arrays *a, results *r) {
             expect_same(r, x, q8, size * sizeof *q8);
             for (int d = 0; d < 2; d++) {
                 di_tensor w = random_tensor(a, d ? DI_FP4_E2M1 : DI_F8_E4M3, m, dims[i]);
-                di_bf16 *of_y = arrays_take(a, (size_t)(n * m), sizeof *of_y);
-                di_bf16 *of_q8 = arrays_take(a, (size_t)(n * m), sizeof *of_q8);
+                di_bf16 *of_y = arrays_take(a, (size_t)n * (size_t)m, sizeof *of_y);
+                di_bf16 *of_q8 = arrays_take(a, (size_t)n * (size_t)m, sizeof *of_q8);
                 be->ops->linear(be, y, DI_PLAIN, n, &w, of_y);
                 be->ops->linear(be, q8, DI_Q8, n, &w, of_q8);
-                expect_same(r, of_y, of_q8, (size_t)(n * m) * sizeof *of_y);
-                add_part(r, PART_BF16, of_q8, (size_t)(n * m), (part){.ulp = 16, .small = 0x1p-5f});
+                expect_same(r, of_y, of_q8, (size_t)n * (size_t)m * sizeof *of_y);
+                add_part(r, PART_BF16, of_q8, (size_t)n * (size_t)m,
+                         (part){.ulp = 16, .small = 0x1p-5f});
             }
         }
     }
@@ -224,7 +225,7 @@ static void grouped_products(di_backend *be, arrays *a, results *r) {
     static const int shapes[][2] = {{4, 24}, {2, 80}, {3, 96}}; /* groups, rows of each */
     for (int i = 0; i < 9; i++) {
         const int n = 1 + i / 3 * 50, groups = shapes[i % 3][0], m = shapes[i % 3][1], k = 64;
-        size_t rows = (size_t)(n * groups), cells = rows * (size_t)m;
+        size_t rows = (size_t)n * (size_t)groups, cells = rows * (size_t)m;
         di_tensor w = random_tensor(a, DI_F8_E4M3, groups * m, k);
         di_bf16 *x = random_bf16(a, rows, (size_t)k, 1, VALUES_CALM);
         di_bf16 *y = arrays_take(a, cells, sizeof *y), *q8 = arrays_take(a, cells, sizeof *q8);
@@ -242,7 +243,7 @@ static void routing(di_backend *be, arrays *a, results *r) {
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         const int n = 7, d = 96;
         int experts = counts[i][0], top = counts[i][1];
-        size_t cells = (size_t)(n * top);
+        size_t cells = (size_t)n * (size_t)top;
         di_tensor gate = random_tensor(a, DI_BF16, experts, d);
         di_tensor bias = {.dtype = DI_F32, .data = random_f32(a, (size_t)experts, 0.1f)};
         di_tensor other = {.dtype = DI_F32, .data = random_f32(a, (size_t)experts, 0.1f)};
@@ -299,8 +300,8 @@ static void experts(di_backend *be, arrays *a, results *r) {
             x->w3 = random_tensor(a, dtype, inter, d);
             x->w2 = random_tensor(a, dtype, d, inter);
         }
-        int32_t *chosen = arrays_take(a, (size_t)(n * top), sizeof *chosen);
-        float *weights = random_f32(a, (size_t)(n * top), 0.5f);
+        int32_t *chosen = arrays_take(a, (size_t)n * (size_t)top, sizeof *chosen);
+        float *weights = random_f32(a, (size_t)n * (size_t)top, 0.5f);
         for (int t = 0; t < n; t++) {
             int first = random_below(a, count - top + 1);
             for (int j = 0; j < top; j++) {
@@ -308,9 +309,9 @@ static void experts(di_backend *be, arrays *a, results *r) {
             }
         }
         di_bf16 *x = random_bf16(a, (size_t)n, d, i == 2 ? 8 : 1, VALUES_CALM);
-        di_bf16 *y = arrays_take(a, (size_t)(n * d), sizeof *y);
+        di_bf16 *y = arrays_take(a, (size_t)n * (size_t)d, sizeof *y);
         be->ops->moe(be, x, n, chosen, weights, top, table, count, &shared, i ? 10.0f : 0, y);
-        add_part(r, PART_BF16, y, (size_t)(n * d), expert_steps);
+        add_part(r, PART_BF16, y, (size_t)n * (size_t)d, expert_steps);
     }
 }
 
@@ -319,16 +320,16 @@ static void ngrams(di_backend *be, arrays *a, results *r) {
     di_tensor table = random_table(a, 50, width);
     di_tensor wkv = random_tensor(a, DI_F8_E4M3, (hc + 1) * d, columns * width);
     di_tensor q = random_tensor(a, DI_BF16, hc, d), k = random_tensor(a, DI_BF16, hc, d);
-    int64_t *rows = arrays_take(a, (size_t)(n * columns), sizeof *rows);
+    int64_t *rows = arrays_take(a, (size_t)n * (size_t)columns, sizeof *rows);
     for (int i = 0; i < n * columns; i++) {
         rows[i] = i / columns % 3 == 1 ? -1 : random_below(a, 50);
     }
-    di_bf16 *h = random_bf16(a, (size_t)(n * hc), (size_t)d, 1, VALUES_CALM);
+    di_bf16 *h = random_bf16(a, (size_t)n * (size_t)hc, (size_t)d, 1, VALUES_CALM);
     be->ops->engram(be, rows, n, columns, &table, &wkv, &q, &k, hc, d, 1e-20f, h);
-    add_part(r, PART_BF16, h, (size_t)(n * hc * d), one_step);
-    h = random_bf16(a, (size_t)(n * hc), (size_t)d, 1, VALUES_WILD);
+    add_part(r, PART_BF16, h, (size_t)n * (size_t)hc * (size_t)d, one_step);
+    h = random_bf16(a, (size_t)n * (size_t)hc, (size_t)d, 1, VALUES_WILD);
     be->ops->engram(be, rows, 1, columns, &table, &wkv, &q, &k, hc, d, 1e-20f, h);
-    add_part(r, PART_BF16, h, (size_t)(n * hc * d), one_step);
+    add_part(r, PART_BF16, h, (size_t)n * (size_t)hc * (size_t)d, one_step);
 }
 
 /* ---- tests ------------------------------------------------------------------------------------*/
@@ -510,7 +511,7 @@ static void test_a_row_alone_has_the_bits_it_has_among_others(void **state) {
             assert_memory_equal(one, all, N * M * sizeof *one);
             for (int n = 2; n < 12; n++) {
                 be->ops->linear(be, x, DI_PLAIN, n, &w, one);
-                assert_memory_equal(one, all, (size_t)(n * M) * sizeof *one);
+                assert_memory_equal(one, all, (size_t)n * (size_t)M * sizeof *one);
             }
         }
         di_expert table[E + 1];

@@ -222,7 +222,8 @@ static void roll_request(dice *d, request *r, int n) {
     roll_lists(d, r, n);
     r->masked = roll_below(d, 4) == 0;
     for (size_t i = 0; i < sizeof r->mask / sizeof *r->mask; i++) {
-        r->mask[i] = roll(d) | roll(d);
+        uint32_t half = roll(d); /* of them; then three quarters */
+        r->mask[i] = half | roll(d);
     }
     r->num_prompt = roll_below(d, 12);
     r->num_output = roll_below(d, 12);

@@ -180,7 +180,7 @@ static void test_the_mask_comes_before_penalties_and_filters(void **state) {
     uint32_t mask[4] = {0, 0, 0, 0};
     mask[0] = 1u << 3 | 1u << 31;
     mask[3] = 1u << 3 | 1u << 4; /* ids 99 and, beyond the vocabulary, 100 */
-    float out[V];
+    float out[V] = {0};
     di_sample_params p = default_params();
     transform(&p, NULL, mask, 0, out);
     for (int i = 0; i < V; i++) {

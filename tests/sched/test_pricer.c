@@ -333,7 +333,7 @@ static void test_drafts_are_made_where_they_pay(void **state) {
 static void test_a_probe_is_an_answer_that_begins(void **state) {
     (void)state;
     world w;
-    int context;
+    int context = -1;
     open_world(&w, true, 0.1);
     for (int k = 0; !w.p.idle || w.p.since_trial < 1.2 * w.p.probe_cost / 0.0025; k++) {
         assert_true(k < 100000);

@@ -23,7 +23,7 @@ static int64_t read_wall(void *user) {
     return ((hands *)user)->wall;
 }
 
-enum { DAY = 86400, NOON = 20000 * DAY + DAY / 2 };
+enum { DAY = 86400, HALF_DAY = DAY / 2, NOON = 20000 * DAY + HALF_DAY };
 
 static void pass(hands *h, double seconds) {
     h->monotonic += seconds;
@@ -37,9 +37,10 @@ static di_quota *open_quota(hands *h) {
     return q;
 }
 
-/* A request that is let in, or NULL. */
+/* A request that is let in and granted so much, or NULL and nothing. */
 static di_quota_ticket *come(di_quota *q, const di_key *key, int64_t input, int64_t wanted,
                              int64_t least, int64_t *granted, di_quota_refusal *why) {
+    *granted = 0;
     di_quota_ticket *t = di_quota_enter(q, key, why);
     if (t && !di_quota_reserve(q, t, input, wanted, least, granted, why)) {
         di_quota_leave(q, t, 0, 0);
@@ -211,8 +212,8 @@ static void test_a_days_tokens_are_reserved_in_full_and_never_exceeded(void **st
     di_quota_leave(q, c, 100, 400);
     assert_null(di_quota_enter(q, &key, &why)); /* before its body is read */
     assert_int_equal(why.reason, DI_QUOTA_TOKENS_PER_DAY);
-    assert_int_equal(why.retry_after, DAY / 2);
-    pass(&h, DAY / 2 - 1);
+    assert_int_equal(why.retry_after, HALF_DAY);
+    pass(&h, HALF_DAY - 1);
     assert_null(di_quota_enter(q, &key, &why));
     assert_int_equal(why.retry_after, 1);
     pass(&h, 1);
@@ -233,7 +234,7 @@ static void test_requests_of_a_day_and_what_is_left_for_a_prompt(void **state) {
     int64_t granted;
     assert_null(come(q, &key, 999, 100, 2, &granted, &why)); /* counts as a request */
     assert_int_equal(why.reason, DI_QUOTA_TOKENS_PER_DAY);
-    assert_int_equal(why.retry_after, DAY / 2);
+    assert_int_equal(why.retry_after, HALF_DAY);
     di_quota_leave(q, come(q, &key, 1, 1, 1, &granted, &why), 1, 1);
     assert_null(di_quota_enter(q, &key, &why));
     assert_int_equal(why.reason, DI_QUOTA_REQUESTS_PER_DAY);

@@ -26,9 +26,9 @@ static weight copy_weight(simcard *c, const di_tensor *w) {
 #define PARAM(kind, type, name) , type name
 #define KEEP(kind, type, name)  KEEP_##kind(name)
 #define KEEP_V(name)            a.name = name;
-#define KEEP_H(name)            a.name = simcard_there(c, name), here = here || (name && !a.name);
+#define KEEP_H(name)            a.name = simcard_there(c, name), here = here || ((name) && !a.name);
 #define KEEP_T(name)            a.name = copy_weight(c, name);
-#define KEEP_E(name)            a.name = name, simcard_use_weight(c, name);
+#define KEEP_E(name)            a.name = (name), simcard_use_weight(c, name);
 #define KEEP_S(name)            a.name = simcard_given_step(c, name);
 #define ENTER(kind, type, name) ENTER_##kind(name)
 #define ENTER_V(name)           true

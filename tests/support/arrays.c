@@ -117,7 +117,7 @@ di_bf16 *through_q8(arrays *a, const di_bf16 *x, size_t rows, size_t k) {
 
 di_tensor random_tensor(arrays *a, di_dtype dtype, int64_t rows, int64_t cols) {
     di_tensor t = {.dtype = dtype, .rank = 2, .shape = {rows, cols}};
-    size_t n = (size_t)(rows * cols), blocks = (size_t)(cols / 32);
+    size_t n = (size_t)rows * (size_t)cols, blocks = (size_t)(cols / 32);
     float size = 1 / sqrtf((float)cols);
     int log_size = (int)floorf(log2f(size));
     if (dtype == DI_F32) {
@@ -143,7 +143,7 @@ di_tensor random_tensor(arrays *a, di_dtype dtype, int64_t rows, int64_t cols) {
 
 di_tensor random_table(arrays *a, int64_t rows, int64_t cols) {
     di_tensor t = {.dtype = DI_F8_E4M3, .rank = 2, .shape = {rows, cols}, .scale_block = {1, 32}};
-    t.data = random_e4m3(a, (size_t)(rows * cols));
+    t.data = random_e4m3(a, (size_t)rows * (size_t)cols);
     t.scale = random_scales(a, (size_t)(rows * (cols / 32)), 120);
     return t;
 }
@@ -158,9 +158,9 @@ di_state_layout *small_layout(arrays *a, int head_dim, int key_dim, int block_to
     l->block_tokens = block_tokens;
     l->ring_rows = ring_rows;
     l->group_rows = group_rows;
-    l->window_bytes = (size_t)(head_dim + head_dim / 32);
-    l->latent_bytes = (size_t)(head_dim / 2 + head_dim / 16);
-    l->key_bytes = (size_t)(key_dim / 2 + key_dim / 32);
+    l->window_bytes = (size_t)head_dim + (size_t)head_dim / 32;
+    l->latent_bytes = (size_t)head_dim / 2 + (size_t)head_dim / 16;
+    l->key_bytes = (size_t)key_dim / 2 + (size_t)key_dim / 32;
     l->group_bytes = (size_t)head_dim * 2 * sizeof(float);
     l->key_offset[0] = 0;
     l->latent_offset[0] = (l->key_bytes * (size_t)block_tokens + 63) / 64 * 64;

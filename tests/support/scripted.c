@@ -209,11 +209,9 @@ static bool step(di_scripted *s, request *r) {
     } else if (r->burst && r->tops < 0) {
         burst(s, r);
         return true;
-    } else if (r->at >= r->max_tokens) {
-        reason = DI_FINISH_LENGTH;
-    } else if (eos) {
+    } else if (eos && r->at < r->max_tokens) {
         reason = DI_FINISH_STOP;
-    } else if (r->at + 1 == r->max_tokens) {
+    } else if (r->at + 1 >= r->max_tokens) {
         reason = DI_FINISH_LENGTH;
     }
     for (int i = 0; i < r->n; i++) {

@@ -46,6 +46,7 @@ static void add_random_merge(toy *t, uint64_t *seed) {
             pool[count++] = id;
         }
     }
+    assert_true(count > 0);
     int32_t left = pool[next_random(seed) % (uint32_t)count];
     int32_t right = pool[next_random(seed) % (uint32_t)count];
     size_t n, m;

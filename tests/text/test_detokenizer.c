@@ -179,7 +179,7 @@ static void test_deltas_together_are_the_whole_text_for_any_bytes(void **state) 
                                         0x90, 0xF4, 0x8F, 0xFF, 'a',  0xE2, 0xC0, 0xF5};
     uint64_t seed = 7;
     for (int round = 0; round < 50000; round++) {
-        unsigned char bytes[12];
+        unsigned char bytes[12] = {0};
         size_t n = next_random(&seed) % sizeof bytes + 1;
         di_buffer stream = {0}, whole = {0};
         di_detokenizer d;

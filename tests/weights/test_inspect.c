@@ -257,7 +257,7 @@ static void test_every_fault_is_listed(void **state) {
     shard_free(&s);
 
     static const char *const expected[] = {
-        TABLES ": No such file",
+        (TABLES ": No such file"),
         "layers.4.hc_attn_fn: dtype 'F33' is not known",
         "stranger is not in the index",
         "layers.1.attn.attn_sink should be here by the index, but is not",
