@@ -140,11 +140,14 @@ format:
 	@scripts/install-deps.sh --dev
 	clang-format -i $(FORMAT_SRC)
 
+LINT_SRC := $(sort $(wildcard bench/*.c bench/*/*.c tests/*/*.c tests/*/*/*.c))
+
 lint:
 	@scripts/install-deps.sh --dev
 	@scripts/check-rooms.sh
 	@scripts/check-layout.sh
 	@clang-format --dry-run -Werror $(FORMAT_SRC)
 	@printf '%s\n' $(SRC) | xargs -P 2 -n 1 scripts/tidy.sh $(CPPFLAGS)
+	@printf '%s\n' $(LINT_SRC) | xargs -P 2 -n 1 scripts/tidy.sh $(CPPFLAGS) -Ibench -Itests
 
 -include $(TEST_BIN:=.d) $(TEST_HELPERS:=.d) $(SIMCARD_OBJ:.o=.d) $(BADCARD_OBJ:.o=.d) $(TEST_SUPPORT:.o=.d) $(BENCH_BIN:=.d) $(BUILD)/bench/support/wide.d
