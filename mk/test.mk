@@ -43,8 +43,8 @@ $(SIMCARD): $(SIMCARD_OBJ) $(BUILD)/libdeepinfer.a
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,--exclude-libs,ALL $^ $(LDLIBS) -o $@
 
 # The card on which everything can go wrong (tests/badcard/badcard.h): needs CUDA's headers alone.
-BADCARD := $(if $(filter-out 0,$(CUDA)),$(if $(wildcard \
-    $(CUDA_HOME)/include/cuda_runtime_api.h),$(BUILD)/tests/badcard/libbadcard.so))
+BADCARD := $(if $(wildcard $(CUDA_HOME)/include/cuda_runtime_api.h),\
+    $(BUILD)/tests/badcard/libbadcard.so)
 BADCARD_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/badcard/*.c))
 $(BADCARD_OBJ): CPPFLAGS += -Itests -isystem $(CUDA_HOME)/include
 $(BADCARD_OBJ): CFLAGS += -Wno-unused-parameter

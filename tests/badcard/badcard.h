@@ -33,6 +33,7 @@ size_t badcard_left(void);
 /* For kernels.c: a launch, which fails or not; a kernel's fault, told by the next call that waits.
  */
 void badcard_launch(const char *name);
+void badcard_launch_rows(const char *name, int rows); /* along y */
 void badcard_trap(void);
 
 #endif

@@ -58,7 +58,7 @@ void dk_attention_keys(cudaStream_t s, const dk_attention_call *c, bool window, 
 }
 
 void dk_index(cudaStream_t s, const dk_index_call *c) {
-    badcard_launch(__func__);
+    badcard_launch_rows(__func__, c->rows);
 }
 
 void dk_embed(cudaStream_t s, const int32_t *tokens, int n, const dk_bf16 *table, size_t pitch,
@@ -73,7 +73,7 @@ void dk_gather(cudaStream_t s, const void *from, const int32_t *rows, int n, siz
 
 void dk_stream_mean(cudaStream_t s, const dk_bf16 *h, int n, int hc, int d, dk_bf16 *out,
                     size_t ldo) {
-    badcard_launch(__func__);
+    badcard_launch_rows(__func__, n);
 }
 
 void dk_rms_norm(cudaStream_t s, const dk_bf16 *x, const dk_bf16 *w, float eps, int n, int dim,
@@ -97,11 +97,11 @@ void dk_mhc_mix(cudaStream_t s, const dk_mix *m) {
 
 void dk_mhc_pre(cudaStream_t s, const dk_bf16 *h, const float *pre, int n, int hc, int d,
                 dk_bf16 *out) {
-    badcard_launch(__func__);
+    badcard_launch_rows(__func__, n);
 }
 
 void dk_mhc_post(cudaStream_t s, const dk_expand *e) {
-    badcard_launch(__func__);
+    badcard_launch_rows(__func__, e->n);
 }
 
 void dk_engram_rows(cudaStream_t s, const uint8_t *codes, const uint8_t *scales, int n, int k,

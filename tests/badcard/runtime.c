@@ -123,6 +123,12 @@ void badcard_launch(const char *name) {
     call(name);
 }
 
+void badcard_launch_rows(const char *name, int rows) {
+    if (call(name) == cudaSuccess && rows > 65535) {
+        card.last = cudaErrorInvalidConfiguration;
+    }
+}
+
 void badcard_trap(void) {
     card.pending = cudaErrorLaunchFailure;
 }

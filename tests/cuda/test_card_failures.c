@@ -82,6 +82,33 @@ static void test_a_backend_is_made_whole_or_not_at_all(void **state) {
     }
 }
 
+/* A grid is 65,535 blocks high. */
+static void test_ops_of_more_rows_than_a_grid_has(void **state) {
+    enum { N = 65536, HC = 2, D = 32 };
+    (void)state;
+    if (no_card()) {
+        skip();
+    }
+    di_error err = {0};
+    fail_at(0, 0, false);
+    di_backend *be = di_cuda_create(0, &err);
+    assert_non_null(be);
+    const di_ops *ops = be->ops;
+    di_bf16 *h = ops->alloc(be, sizeof *h * N * HC * D), *x = ops->alloc(be, sizeof *x * N * D);
+    float *weights = ops->alloc(be, sizeof *weights * N * HC * HC);
+    assert_true(h && x && weights);
+    ops->mhc_pre(be, h, weights, N, HC, D, x);
+    ops->stream_mean(be, h, N, HC, D, x, D);
+    ops->mhc_post(be, x, weights, weights, N, HC, D, h, NULL, NULL, 0, NULL, NULL);
+    if (!ops->sync(be, &err)) {
+        fail_msg("%s", err.message);
+    }
+    ops->free(be, h);
+    ops->free(be, x);
+    ops->free(be, weights);
+    ops->destroy(be);
+}
+
 /* ---- the engine -------------------------------------------------------------------------------*/
 
 static di_engine_options card_options(bool drafts) {
@@ -202,6 +229,7 @@ static void test_an_answer_whose_calls_fail_is_told_so(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_backend_is_made_whole_or_not_at_all),
+        cmocka_unit_test(test_ops_of_more_rows_than_a_grid_has),
         cmocka_unit_test(test_an_engine_is_opened_or_refused_and_keeps_nothing),
         cmocka_unit_test(test_an_answer_whose_calls_fail_is_told_so),
     };

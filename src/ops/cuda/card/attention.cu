@@ -1,7 +1,11 @@
-/* The attention core for many queries: a block of threads for 64 heads of one, list block by list
- * block. One warp group decodes records (as stored: FP8 window, FP4 latents) into two tiles in
- * turn; two others share the scores of a tile by slots, and the values by dims. Bound by tensor
- * cores and, between them, by the exponentials. Few queries go to attention_spread.cu.
+/* The attention core for many queries: out = rope^-1(bf16(sum_j p_j v_j / (sum_j p_j + exp(sink -
+ * m)))), p_j = exp(q . v_j * scale - m), m the running maximum, over `window` keys and k chosen
+ * entries of each query; q and out [rows, heads, dim], a list of up to 640 records of 512 values. A
+ * block of threads for 64 heads of one, list block by list block. One warp group decodes records
+ * (as stored: FP8 window, FP4 latents) into two tiles in turn; two others share the scores of a
+ * tile by slots, and the values by dims. Bound by tensor cores and, between them, by the
+ * exponentials: 132 TFLOP/s for 256 queries of their own contexts, 142 for 2,048 of one
+ * (bench/results/2026-11-30-h200-rows.txt). Few queries go to attention_spread.cu.
  *
  * attention.cuh has the sum orders. */
 #include "ops/cuda/card/attention.cuh"

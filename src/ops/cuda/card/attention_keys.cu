@@ -1,6 +1,7 @@
-/* Keys of attention for few queries, decoded beforehand: beside the queries' products, and chosen
- * entries once for all layers that share the choice. attention_spread.cu then brings whole tiles.
- * Bound by latencies: addresses of records, records, stores. */
+/* Keys of attention for few queries, decoded beforehand, bf16(code * scale): a row's list of up
+ * to 640 records to tiles of 64 slots by dim values. Beside the queries' products, and chosen
+ * entries once for all layers that share the choice. attention_spread.cu then brings whole
+ * tiles. Bound by latencies: addresses of records, records, stores. */
 #include "ops/cuda/card/attention.cuh"
 #include "ops/cuda/card/launch.cuh"
 

@@ -1,7 +1,10 @@
-/* Index scores. A warp takes 16 places (entries, or entries of candidate blocks) at a time and all
- * heads of a query: keys go from memory through registers, decoded, into tensor cores as rows, the
- * query's heads as columns; then a lane adds up a place's heads, ascending. Bound by the
- * instructions that decode. The grid depends on the number of rows alone. index_select.cu chooses.
+/* Index scores: score[t][e] = sum over heads h ascending of weight[t][h] * max(0, Q4I(q[t][h]) .
+ * key[e]) for all entries e that a row may see, or those of its candidate blocks; q [rows, heads,
+ * key_dim], keys as stored. A warp takes 16 places (entries, or entries of candidate blocks) at a
+ * time and all heads of a query: keys go from memory through registers, decoded, into tensor cores
+ * as rows, the query's heads as columns; then a lane adds up a place's heads, ascending. Bound by
+ * the instructions that decode. The grid depends on the number of rows alone. index_select.cu
+ * chooses; both together take 23 us for a row at 8k entries, 42 at 128k (docs/cuda.md).
  *
  * A dot product is one chain over steps of 16 dims, four of each quarter of the key. */
 #include "ops/cuda/card/index.cuh"

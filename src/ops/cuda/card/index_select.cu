@@ -1,8 +1,10 @@
-/* The k best of a row's scores: a cluster of blocks for each row, each with a run of the places,
- * most of which it holds in shared memory. The k-th largest is found digit by digit (8 bits),
- * counts being exchanged within the cluster; among equals the lower place wins. Candidate blocks
- * are chosen in the same launch by clusters of their own. Exact, so the cluster's size does not
- * matter to the result. Bound by latencies: a cluster's barrier for each digit. */
+/* The k best of a row's scores, in ascending order of entries, -1 behind them; scores [rows,
+ * places] as keys that order as they do (index.cu). A cluster of blocks for each row, each with
+ * a run of the places, most of which it holds in shared memory. The k-th largest is found digit
+ * by digit (8 bits), counts being exchanged within the cluster; among equals the lower place
+ * wins. Candidate blocks are chosen in the same launch by clusters of their own. Exact, so the
+ * cluster's size does not matter to the result. Bound by latencies: a cluster's barrier for each
+ * digit. 17 us of the 23 that a row at 8k entries takes (docs/cuda.md). */
 #include "ops/cuda/card/index.cuh"
 #include "ops/cuda/card/launch.cuh"
 #include "ops/cuda/card/warpgroup.cuh"

@@ -16,6 +16,10 @@ extern "C" {
 
 typedef uint16_t dk_bf16; /* as di_bf16 */
 
+/* Rows of a launch whose grid has them along y, which is how long that may be: dk_mhc_pre,
+ * dk_stream_mean, dk_mhc_post, dk_index. */
+enum { DK_MOST_ROWS = 65535 };
+
 typedef enum dk_format { DK_BF16, DK_FP8, DK_FP4 } dk_format;
 
 /* ---- matrices ----------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 /* What tokens look up: feeding of tokens that were just drawn, n-gram hashing, rows of the tables,
- * and the gate through which they join the streams. Bound by memory, and by the table's when it is
- * the host's. */
+ * and the gate through which they join the streams. Few tokens are bound by latencies, many by
+ * memory, and by the table's when it is the host's. Not measured by themselves; the product between
+ * rows and gate, which is linear.cu's, takes 42 us a layer that has it (docs/cuda.md). */
 #include "ops/cuda/card/common.cuh"
 #include "ops/cuda/card/launch.cuh"
 #include "ops/cuda/card/queue.h"
@@ -11,6 +12,7 @@ static unsigned blocks_for(long long n, int per_block) {
 
 /* ---- tokens ----------------------------------------------------------------------------------*/
 
+/* tokens[i] = drawn[source[i]] where source[i] >= 0; [n]. */
 static __global__ void feed(int32_t *tokens, const int32_t *source, int n, const int32_t *drawn) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     begin_overlapped();
@@ -34,7 +36,9 @@ static __device__ int32_t compressed(const dk_ngram_hash &h, int i, int back) {
     return token >= 0 && token < h.vocab_size ? h.token_map[token] : -1;
 }
 
-/* A thread a column of a token: it hashes the token and those before it that its n takes. */
+/* rows[t][column] = offset + (xor over the n-gram's places of id * multiplier) mod prime, in
+ * u64; -1 for tokens that look nothing up; [n, columns], a few integer steps each. A thread a
+ * column of a token: it hashes the token and those before it that its n takes. */
 static __global__ void hash_ngrams(dk_ngram_hash h, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x, token = i / h.columns, column = i % h.columns;
     begin_overlapped();
@@ -89,7 +93,7 @@ void dk_gather_ngrams(cudaStream_t s, const dk_ngram_rows *r, int n) {
     launch_overlapped(s, gather_ngrams, dim3(r->columns, n), 64, 0, 1, *r);
 }
 
-/* Rows side by side -> prepared activations. */
+/* Rows side by side -> prepared activations: bf16(code * scale), [n, k]. A thread a value. */
 static __global__ void engram_rows(const uint8_t *codes, const uint8_t *scales, int n, int k,
                                    long long cells, dk_bf16 *out) {
     long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
@@ -131,7 +135,10 @@ static __device__ __forceinline__ void take_eight(const dk_bf16 *from, int i, in
     }
 }
 
-/* Grid: tokens, streams. A thread takes eight neighbouring values at a time. */
+/* h += sigmoid(sign(u) sqrt(max(|u|, 1e-6))) * value, u = norm(h, qw) . norm(key, kw) / sqrt(d),
+ * by stream; kv [n, hc + 1, d]: a key for each stream, then the value. Reads h and key twice,
+ * the second time from a cache. Grid: tokens, streams. A thread takes eight neighbouring values
+ * at a time. */
 static __global__ void engram_gate(const int32_t *tokens, const dk_bf16 *kv, const dk_bf16 *qw,
                                    const dk_bf16 *kw, int hc, int d, float eps, dk_bf16 *h) {
     __shared__ double scratch[32];

@@ -77,6 +77,11 @@ void di_card_rope(di_backend *be, di_bf16 *x, int n, int heads, int dim, di_rope
 
 enum { MIX_ROWS = 8192 }; /* rows whose sums wait */
 
+/* Of n, from t on. */
+static int rows_of_launch(int n, int t) {
+    return n - t < DK_MOST_ROWS ? n - t : DK_MOST_ROWS;
+}
+
 void di_card_mhc_mix(di_backend *be, const di_bf16 *h, int n, int hc, int d, const di_tensor *fn,
                      const di_tensor *base, const di_tensor *scale, float norm_eps, float hc_eps,
                      int sinkhorn_iters, float *pre, float *post, float *comb) {
@@ -115,8 +120,13 @@ void di_card_mhc_mix(di_backend *be, const di_bf16 *h, int n, int hc, int d, con
 void di_card_mhc_pre(di_backend *be, const di_bf16 *h, const float *pre, int n, int hc, int d,
                      di_bf16 *out) {
     di_card *c = di_card_of(be);
+    size_t width = (size_t)hc * (size_t)d;
     if (n > 0 && di_card_enter(c, "mhc_pre")) {
-        dk_mhc_pre(c->stream, h, pre, n, hc, d, out);
+        for (int t = 0; t < n; t += DK_MOST_ROWS) {
+            size_t at = (size_t)t;
+            dk_mhc_pre(c->stream, h + at * width, pre + at * (size_t)hc, rows_of_launch(n, t), hc,
+                       d, out + at * (size_t)d);
+        }
         di_card_leave(c);
     }
 }
@@ -124,8 +134,12 @@ void di_card_mhc_pre(di_backend *be, const di_bf16 *h, const float *pre, int n, 
 void di_card_stream_mean(di_backend *be, const di_bf16 *h, int n, int hc, int d, di_bf16 *out,
                          size_t ldo) {
     di_card *c = di_card_of(be);
+    size_t width = (size_t)hc * (size_t)d;
     if (n > 0 && di_card_enter(c, "stream_mean")) {
-        dk_stream_mean(c->stream, h, n, hc, d, out, ldo);
+        for (int t = 0; t < n; t += DK_MOST_ROWS) {
+            dk_stream_mean(c->stream, h + (size_t)t * width, rows_of_launch(n, t), hc, d,
+                           out + (size_t)t * ldo, ldo);
+        }
         di_card_leave(c);
     }
 }
@@ -137,14 +151,21 @@ void di_card_mhc_post(di_backend *be, const di_bf16 *y, const float *post, const
     if (n <= 0 || !di_card_enter(c, "mhc_post")) {
         return;
     }
-    dk_expand e = {
-        .n = n, .hc = hc, .d = d, .y = y, .post = post, .comb = comb, .h = h, .pre = pre, .x = x};
+    dk_expand e = {.hc = hc, .d = d};
     if (norm) {
         e.norm = di_card_array(c, norm->data, (size_t)d * sizeof(di_bf16));
         e.norm_eps = norm_eps;
-        e.q8 = q8;
     }
-    if (!norm || e.norm) {
+    for (int t = 0; t < n && (!norm || e.norm); t += DK_MOST_ROWS) {
+        size_t row = (size_t)t * (size_t)d, weights = (size_t)t * (size_t)hc;
+        e.n = rows_of_launch(n, t);
+        e.y = y + row;
+        e.post = post + weights;
+        e.comb = comb + weights * (size_t)hc;
+        e.h = h + row * (size_t)hc;
+        e.pre = norm ? pre + weights : NULL;
+        e.x = norm ? x + row : NULL;
+        e.q8 = norm && q8 ? q8 + row : NULL;
         dk_mhc_post(c->stream, &e);
     }
     di_card_leave(c);
@@ -370,7 +391,7 @@ void di_card_index_topk(di_backend *be, const di_step *step, int source, int rat
         call.places = whole < most ? whole : most;
     }
     int64_t fit = scores_at_once / (call.places > 0 ? call.places : 1);
-    int rows = fit < 1 ? 1 : fit < n ? (int)fit : n;
+    int rows = rows_of_launch(fit < 1 ? 1 : fit < n ? (int)fit : n, 0);
     size_t places = (size_t)call.places;
     call.keys = di_card_scratch(c, DI_CARD_USE_KEYS, (size_t)rows, (places + 1) * sizeof(uint32_t));
     bool ok = call.keys && di_card_step(c, step, source, &call.step);

@@ -1,4 +1,6 @@
-/* Weights from the order of a checkpoint to that of codes.cuh, once, behind their upload. */
+/* Weights from the order of a checkpoint to that of codes.cuh, once, behind their upload: [rows,
+ * k] codes and their scales to tiles of 64 rows, chunks of 64 values, with the values as they
+ * are. It runs when a model is opened; what bounds it has not been measured. */
 #include "ops/cuda/card/codes.cuh"
 
 struct pack_call {

@@ -1,5 +1,8 @@
-/* The router: which experts a row goes to, and with what weights. A block takes a row: all of its
- * threads form scores, then one warp takes the best one by one. Bound by latencies. */
+/* The router: which experts a row goes to, and with what weights. s = sqrt(softplus(logit /
+ * temp)); the top_k largest of s + bias, in ascending number, each with scale * s / (sum of
+ * theirs + 1e-20); logits [n, experts]. A block takes a row: all of its threads form scores,
+ * then one warp takes the best one by one. Bound by latencies, that chain above all: 3.9 us of a
+ * recorded layer of 171 for one row of 384 experts (bench/results/2026-11-30-h200-rows.txt). */
 #include "ops/cuda/card/common.cuh"
 #include "ops/cuda/card/launch.cuh"
 

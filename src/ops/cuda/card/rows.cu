@@ -1,6 +1,8 @@
-/* Ops on single rows: embedding, gathering, norm, rotation. Each is bound by memory. Sums of
- * squares are formed in f64, whose order (eights of neighbouring values, those of a thread, then a
- * tree) depends on the row's length alone. */
+/* Ops on single rows: embedding, gathering, norm, rotation. Many rows are bound by memory, few
+ * by latencies; none has a line of its own in bench/cuda, and of a recorded layer of 171 us the
+ * norm of one query of 1,280 values took 2.2 (bench/results/2026-11-30-h200-rows.txt). Sums of
+ * squares are formed in f64, whose order (eights of neighbouring values, those of a thread, then
+ * a tree) depends on the row's length alone. */
 #include "ops/cuda/card/common.cuh"
 #include "ops/cuda/card/launch.cuh"
 
@@ -10,6 +12,8 @@ static unsigned blocks_for(long long n, int per_block) {
 
 /* ---- embedding and gathering -----------------------------------------------------------------*/
 
+/* h[t][s] = table[tokens[t]] for each of hc streams s, pre[t] = (1, 0, ...); h [n, hc, d]. Bound by
+ * the writing of h. Grid: tokens. */
 static __global__ void embed(const int32_t *tokens, const dk_bf16 *table, size_t pitch, int d,
                              int hc, dk_bf16 *h, float *pre) {
     int t = blockIdx.x;
@@ -28,6 +32,7 @@ void dk_embed(cudaStream_t s, const int32_t *tokens, int n, const dk_bf16 *table
     launch_overlapped(s, embed, dim3(n), 256, 0, 1, tokens, table, pitch, d, hc, h, pre);
 }
 
+/* to[i] = from[rows[i]], rows of so many words. Bound by memory. Grid: rows. */
 template <typename T>
 static __global__ void gather(const T *from, const int32_t *rows, size_t words, T *to) {
     begin_overlapped();
@@ -69,7 +74,9 @@ static __device__ __forceinline__ void store_some(dk_bf16 *row, int i, int dim, 
     }
 }
 
-/* A thread takes eight neighbouring values at a time. */
+/* y = bf16(w * (x * rho)), rho = 1 / sqrt(mean(x^2) + eps), and q8 = Q8(y); x, y, q8 [n, dim].
+ * Bound by memory: x is read twice, the second time from a cache. A thread takes eight
+ * neighbouring values at a time. Grid: rows. */
 static __global__ void rms_norm(const dk_bf16 *x, const dk_bf16 *w, float eps, int dim, dk_bf16 *y,
                                 dk_bf16 *q8) {
     __shared__ double scratch[32];
@@ -126,6 +133,8 @@ void dk_rms_norm(cudaStream_t s, const dk_bf16 *x, const dk_bf16 *w, float eps, 
     launch_overlapped(s, rms_norm, dim3(n), 256, 0, 1, x, w, eps, dim, y, q8);
 }
 
+/* cosine, sine [n, half] of f32(position) * freq[i]. Bound by the f64 sine and cosine, once a
+ * step. A thread a pair. */
 static __global__ void rope_table(const int64_t *positions, int n, const float *freq, int half,
                                   float *cosine, float *sine) {
     long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
@@ -145,6 +154,8 @@ void dk_rope_table(cudaStream_t s, const int64_t *positions, int n, const float 
                       positions, n, freq, half, cosine, sine);
 }
 
+/* (a, b) -> (a c - b s, a s + b c) for the last `half` pairs of each of x's [n, heads] vectors
+ * of dim values. Bound by memory. A thread a pair. */
 static __global__ void rope(dk_bf16 *x, long long pairs, int heads, int dim, const float *cosine,
                             const float *sine, int half, float sign) {
     long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;

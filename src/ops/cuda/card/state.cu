@@ -1,12 +1,15 @@
-/* What a step writes into the state of sequences: window records, open groups, compressed entries
- * and their index keys. */
+/* What a step writes into the state of sequences: window records, open groups, compressed
+ * entries and their index keys. Each reads and writes some KB a row: few rows are bound by
+ * latencies, many by memory. None has a line of its own in bench/cuda; those that can stand on a
+ * branch of a recorded step (model/v41.c). */
 #include "ops/cuda/card/launch.cuh"
 #include "ops/cuda/card/state.cuh"
 
 /* ---- window ----------------------------------------------------------------------------------*/
 
-/* Norm, rotation, Q8, all of a row in one block: a thread has eight neighbouring values at a time,
- * four of them a scale. */
+/* Record = Q8(rope(bf16(norm * (x / sqrt(mean(x^2) + eps))))): kv [n, dim] to dim codes E4M3 and
+ * dim / 32 scales E8M0 a row. All of a row in one block: a thread has eight neighbouring values
+ * at a time, four of them a scale. Grid: rows. */
 static __global__ void __launch_bounds__(128)
     window_make(const dk_bf16 *kv, int dim, const dk_bf16 *norm, float eps, const float *cosine,
                 const float *sine, int half, uint8_t *records) {
@@ -59,7 +62,8 @@ void dk_window_make(cudaStream_t s, const dk_bf16 *kv, int n, int dim, const dk_
                       records);
 }
 
-/* A row that a later row of the step would overwrite is left out. */
+/* Records [rows, window_bytes] to the rings of their sequences, at position modulo the ring's
+ * rows. A row that a later row of the step would overwrite is left out. Grid: rows. */
 static __global__ void window_store(dk_step step, const uint8_t *records) {
     dk_seq seq = step.seqs[step.row_seq[blockIdx.x]];
     int t = blockIdx.x - seq.row0;
@@ -82,7 +86,9 @@ void dk_window_store(cudaStream_t s, const dk_step *step, const uint8_t *records
 
 enum { MAX_RATIO = 16 };
 
-/* Grid: entries, channels / 128. Tokens of the group ascending in every sum. */
+/* latent[c] = bf16(sum over the group's `ratio` tokens of k[c] * softmax(g)[c]); with ratio 1
+ * bf16(k). k, g [rows, dim], latents [entries, dim]. Grid: entries, channels / 128. Tokens of
+ * the group ascending in every sum. */
 static __global__ void compress(dk_step step, int ratio, const float *k, const float *g,
                                 const dk_entry *entries, int dim, dk_bf16 *latents) {
     dk_entry entry = entries[blockIdx.x];
@@ -122,7 +128,8 @@ static __global__ void compress(dk_step step, int ratio, const float *k, const f
     *to = to_bf16(pooled);
 }
 
-/* After `compress` has read the ring. */
+/* k and g of a step's last rows to the ring of open groups, after `compress` has read that. Grid:
+ * rows. */
 static __global__ void keep_open_groups(dk_step step, const float *k, const float *g, int dim) {
     dk_seq seq = step.seqs[step.row_seq[blockIdx.x]];
     int t = blockIdx.x - seq.row0;
@@ -150,7 +157,9 @@ void dk_compress(cudaStream_t s, const dk_step *step, int ratio, const float *k,
 
 /* ---- entries ---------------------------------------------------------------------------------*/
 
-/* One warp a group: 32 latents (two scales of 16) or 32 keys. Grid: entries, groups / 4. */
+/* Q4K of latents [entries, dim], Q4I of keys [entries, key_dim]: codes E2M1, two a byte, then
+ * scales, to the entries' places in blocks. One warp a group: 32 latents (two scales of 16) or
+ * 32 keys. Grid: entries, groups / 4. */
 static __global__ void entry_store(dk_step step, int ratio, const dk_entry *entries,
                                    const dk_bf16 *latents, int dim, const dk_bf16 *keys,
                                    int key_dim) {

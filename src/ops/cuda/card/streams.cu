@@ -302,7 +302,11 @@ static __device__ bool last_to_come(unsigned *ticket, unsigned count) {
     return last;
 }
 
-/* Grid: two blocks for each group of fn's rows; groups of tokens. */
+/* x = (h[t] . fn[r]) * scale / sqrt(mean(h[t]^2) + eps) + base, for h [n, hc * d] and fn's (2 +
+ * hc) * hc rows; pre = sigmoid(x) + eps, post = 2 sigmoid(x), comb = Sinkhorn rounds on
+ * softmax(x). With hc 4 and d 5120: 9.0 us for a row, 1,133 us for 8,192, which is 298 GB/s or
+ * 6.6 % of the bandwidth, as f64 bounds it (bench/results/2026-11-30-h200-rows.txt). Grid: two
+ * blocks for each group of fn's rows; groups of tokens. */
 template <int ROWS, int TOKENS, bool WHOLE>
 static __global__ void __launch_bounds__(THREADS) mix(dk_mix c) {
     __shared__ double sums[TOKENS][(2 + MAX_HC) * MAX_HC + 1];
@@ -359,8 +363,8 @@ void dk_mhc_mix(cudaStream_t s, const dk_mix *m) {
 
 /* ---- streams ---------------------------------------------------------------------------------*/
 
-/* out = sum of the streams, each with its weight, or with `share`. Grid: eights of columns, rows.
- */
+/* out = bf16(sum of the streams, each with its weight, or with `share`); h [n, hc, d], out [n,
+ * d]. Bound by the reading of h. Grid: eights of columns, rows. */
 template <bool WHOLE>
 static __global__ void weigh_streams(const dk_bf16 *h, const float *weights, float share, int hc,
                                      int d, dk_bf16 *out, size_t ldo) {
@@ -499,8 +503,11 @@ static __device__ __forceinline__ double sum_of_row(double part) {
     return sum;
 }
 
-/* Grid: shares of a row (a cluster), rows. It lets the next kernels begin late, as the router does:
- * these take all there is and would keep other branches of a recorded step waiting. */
+/* h[j] = bf16(post[j] * y + sum_i comb[i][j] * h[i]) by stream, then x = norm(bf16(sum_j pre[j] h[j]))
+ * and Q8(x); h [n, hc, d], y, x [n, d]. A row is bound by latencies, 3.8 us; 8,192 rows
+ * of 4 * 5120 by memory: 368 us, 50 % of the bandwidth (bench/results/2026-11-30-h200-rows.txt).
+ * Grid: shares of a row (a cluster), rows. It lets the next kernels begin late, as the router
+ * does: these take all there is and would keep other branches of a recorded step waiting. */
 template <bool WHOLE, int HC, bool NORM>
 static __global__ void __launch_bounds__(EXPAND_THREADS) expand(dk_expand e) {
     int i = blockIdx.x * EXPAND_COLUMNS + threadIdx.x * 8;

@@ -1,7 +1,8 @@
-/* A kernel that fails: DI_CUDA_TRAP=OP puts it in front of that op's kernels, so that tests see what
- * becomes of a fault. */
+/* A kernel that fails: DI_CUDA_TRAP=OP puts it in front of that op's kernels, so that tests see
+ * what becomes of a fault. */
 #include "ops/cuda/card/queue.h"
 
+/* One thread, once. */
 static __global__ void trap(void) {
     __trap();
 }
