@@ -82,6 +82,57 @@ static void test_a_backend_is_made_whole_or_not_at_all(void **state) {
     }
 }
 
+static di_backend *open_card(void) {
+    di_error err = {0};
+    fail_at(0, 0, false);
+    di_backend *be = di_cuda_create(0, &err);
+    if (!be) {
+        fail_msg("%s", err.message);
+    }
+    return be;
+}
+
+static void expect_guarded(di_backend *be, const char *what) {
+    di_error err = {0};
+    be->ops->queue->end(be, 0);
+    assert_false(be->ops->sync(be, &err));
+    assert_non_null(strstr(err.message, what));
+    assert_non_null(strstr(err.message, "made the host wait inside a step"));
+    if (!be->ops->sync(be, &err)) { /* which is told once */
+        fail_msg("%s", err.message);
+    }
+    be->ops->queue->begin(be, 0);
+}
+
+static void test_waits_inside_a_step_are_faults_with_the_guard(void **state) {
+    enum { N = 4, D = 64 };
+    static uint16_t values[N * D];
+    static const int32_t tokens[N] = {0, 1, 2, 3};
+    (void)state;
+    if (no_card()) {
+        skip();
+    }
+    const di_tensor table = {.data = values, .dtype = DI_BF16, .rank = 2, .shape = {N, D}};
+    setenv("DI_CUDA_GUARD", "1", 1);
+    di_backend *be = open_card();
+    unsetenv("DI_CUDA_GUARD");
+    const di_ops *ops = be->ops;
+    void *buffer = ops->alloc(be, sizeof values);
+    float *pre = ops->alloc(be, sizeof *pre * N * D);
+    ops->queue->begin(be, 0);
+    ops->download(be, values, buffer, sizeof values);
+    expect_guarded(be, "download");
+    ops->gather_rows(be, buffer, tokens, N, D, pre);
+    expect_guarded(be, "more scratch memory");
+    ops->embed(be, tokens, N, &table, 1, buffer, pre);
+    expect_guarded(be, "a weight that was not loaded");
+    ops->queue->end(be, 0);
+    ops->free(be, buffer);
+    ops->free(be, pre);
+    ops->destroy(be);
+    assert_int_equal(left(), 0);
+}
+
 /* A grid is 65,535 blocks high. */
 static void test_ops_of_more_rows_than_a_grid_has(void **state) {
     enum { N = 65536, HC = 2, D = 32 };
@@ -90,9 +141,7 @@ static void test_ops_of_more_rows_than_a_grid_has(void **state) {
         skip();
     }
     di_error err = {0};
-    fail_at(0, 0, false);
-    di_backend *be = di_cuda_create(0, &err);
-    assert_non_null(be);
+    di_backend *be = open_card();
     const di_ops *ops = be->ops;
     di_bf16 *h = ops->alloc(be, sizeof *h * N * HC * D), *x = ops->alloc(be, sizeof *x * N * D);
     float *weights = ops->alloc(be, sizeof *weights * N * HC * HC);
@@ -142,6 +191,36 @@ static bool answered(di_engine *e) {
     }
     di_result_free(r);
     return true;
+}
+
+typedef struct seen {
+    int last, total, loading, recording; /* the last two: how often it moved meanwhile */
+} seen;
+
+static void on_progress(void *user, int done, int total) {
+    seen *s = user;
+    assert_true(done >= s->last && done <= total);
+    assert_true(s->total == 0 || s->total == total);
+    s->loading += done > s->last && done < total * 8 / 10;
+    s->recording += done > s->last && done > total * 8 / 10 && done < total;
+    s->last = done;
+    s->total = total;
+}
+
+static void test_loading_and_recording_tell_how_far_they_are(void **state) {
+    seen s = {0};
+    di_engine_options o = card_options(true);
+    (void)state;
+    if (no_card()) {
+        skip();
+    }
+    o.progress = on_progress;
+    o.user = &s;
+    o.max_num_seqs = 16;
+    fail_at(0, 0, false);
+    di_engine_close(open_engine(&o));
+    assert_int_equal(s.last, s.total);
+    assert_true(s.loading >= 5 && s.recording >= 5);
 }
 
 /* How many calls opening makes. */
@@ -229,7 +308,9 @@ static void test_an_answer_whose_calls_fail_is_told_so(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_backend_is_made_whole_or_not_at_all),
+        cmocka_unit_test(test_waits_inside_a_step_are_faults_with_the_guard),
         cmocka_unit_test(test_ops_of_more_rows_than_a_grid_has),
+        cmocka_unit_test(test_loading_and_recording_tell_how_far_they_are),
         cmocka_unit_test(test_an_engine_is_opened_or_refused_and_keeps_nothing),
         cmocka_unit_test(test_an_answer_whose_calls_fail_is_told_so),
     };
