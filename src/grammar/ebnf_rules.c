@@ -15,23 +15,24 @@ enum { MAX_COMPONENT = 64 };
 
 /* ---- what derives something, what derives the empty text ---- */
 
-static bool productive(const ebnf *g, ebnf_node x) {
+/* Whether x derives anything, or the empty text: of rules what has been found so far. */
+static bool derives(const ebnf *g, ebnf_node x, bool empty) {
     for (;;) {
         const ebnf_expr *e = &g->nodes[x];
         switch (e->kind) {
         case EBNF_TERM:
-            return e->a != DI_TERM_NONE;
+            return empty ? di_term_nullable(&g->m->terms, e->a) : e->a != DI_TERM_NONE;
         case EBNF_RULE:
-            return g->rules[e->a].productive;
+            return empty ? g->rules[e->a].nullable : g->rules[e->a].productive;
         case EBNF_REPEAT:
-            return e->low == 0 || productive(g, e->a);
+            return e->low == 0 || derives(g, e->a, empty);
         case EBNF_CAT:
-            if (!productive(g, e->a)) {
+            if (!derives(g, e->a, empty)) {
                 return false;
             }
             break;
         default:
-            if (productive(g, e->a)) {
+            if (derives(g, e->a, empty)) {
                 return true;
             }
         }
@@ -39,28 +40,12 @@ static bool productive(const ebnf *g, ebnf_node x) {
     }
 }
 
+static bool productive(const ebnf *g, ebnf_node x) {
+    return derives(g, x, false);
+}
+
 static bool nullable(const ebnf *g, ebnf_node x) {
-    for (;;) {
-        const ebnf_expr *e = &g->nodes[x];
-        switch (e->kind) {
-        case EBNF_TERM:
-            return di_term_nullable(&g->m->terms, e->a);
-        case EBNF_RULE:
-            return g->rules[e->a].nullable;
-        case EBNF_REPEAT:
-            return e->low == 0 || nullable(g, e->a);
-        case EBNF_CAT:
-            if (!nullable(g, e->a)) {
-                return false;
-            }
-            break;
-        default:
-            if (nullable(g, e->a)) {
-                return true;
-            }
-        }
-        x = e->b;
-    }
+    return derives(g, x, true);
 }
 
 /* Both are least fixed points. Passes alternate their direction, so that grammars written top down
