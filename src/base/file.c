@@ -107,6 +107,17 @@ bool di_file_read(const char *path, size_t max_bytes, char **data, size_t *size,
 
 /* ---- writing ----------------------------------------------------------------------------------*/
 
+bool di_write_all(int fd, const char *data, size_t size) {
+    for (size_t done = 0; done < size;) {
+        ssize_t n = write(fd, data + done, size - done);
+        if (n < 0 && errno != EINTR) {
+            return false;
+        }
+        done += n > 0 ? (size_t)n : 0;
+    }
+    return true;
+}
+
 /* The names of temporary files that are there. Global because a handler of signals has no other way
  * to know; atomic because writers belong to any thread. */
 enum { MOST_REMEMBERED = 8 };

@@ -23,6 +23,9 @@ void di_map_close(di_map *map);
  * freed with di_free. */
 bool di_file_read(const char *path, size_t max_bytes, char **data, size_t *size, di_error *err);
 
+/* All of it to an open file; false with errno. */
+bool di_write_all(int fd, const char *data, size_t size);
+
 /* Writing to PATH: goes to a temporary name in the same folder; di_writer_commit flushes, syncs and
  * renames, di_writer_abort removes it. "-" is standard output; that, and a PATH that is a device or
  * a pipe, is written to directly, and abort can take nothing back.

@@ -1,6 +1,5 @@
 /* Changing key files for `deepinfer key`: see keys.h. A file is locked while it is changed, and
  * what it would become is checked first. */
-#include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -12,18 +11,8 @@
 
 #include "base/alloc.h"
 #include "base/buffer.h"
+#include "base/file.h"
 #include "server/key_file.h"
-
-static bool write_whole(int fd, const char *data, size_t size) {
-    for (size_t done = 0; done < size;) {
-        ssize_t n = write(fd, data + done, size - done);
-        if (n < 0 && errno != EINTR) {
-            return false;
-        }
-        done += n > 0 ? (size_t)n : 0;
-    }
-    return true;
-}
 
 /* Opens the file and locks it; again, when another process has replaced it meanwhile. -1 with an
  * error. */
@@ -67,7 +56,7 @@ static bool append_locked(int fd, const struct stat *s, const char *path, const 
               di_buffer_append_text(&added, line, err) && di_buffer_append(&added, "\n", 1, err) &&
               di_buffer_append(&whole, old, size, err) &&
               di_buffer_append(&whole, added.data, added.size, err) && is_fine(path, &whole, err);
-    if (ok && !(write_whole(fd, added.data, added.size) && fsync(fd) == 0)) {
+    if (ok && !(di_write_all(fd, added.data, added.size) && fsync(fd) == 0)) {
         ok = di_fail_errno(err, "%s", path);
         (void)!ftruncate(fd, s->st_size);
     }
@@ -140,7 +129,7 @@ static bool replace_file(const char *path, const struct stat *s, const di_buffer
     snprintf(name, bytes, "%s.new", path);
     unlink(name); /* what an interrupted change has left; the lock keeps others away */
     int fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    bool ok = fd >= 0 && write_whole(fd, text->data, text->size) &&
+    bool ok = fd >= 0 && di_write_all(fd, text->data, text->size) &&
               fchown(fd, s->st_uid, s->st_gid) == 0 && fchmod(fd, s->st_mode & 0777) == 0 &&
               fsync(fd) == 0 && rename(name, path) == 0;
     if (!ok) {

@@ -207,19 +207,8 @@ bool di_journal_replay(const char *text, size_t size, const char *name, di_quota
 
 /* ---- files ------------------------------------------------------------------------------------*/
 
-static bool write_at_end(int fd, const char *data, size_t size) {
-    for (size_t done = 0; done < size;) {
-        ssize_t n = write(fd, data + done, size - done);
-        if (n < 0 && errno != EINTR) {
-            return false;
-        }
-        done += n > 0 ? (size_t)n : 0;
-    }
-    return true;
-}
-
 bool di_journal_append(di_journal *j, const char *lines, size_t size, di_error *err) {
-    if (!write_at_end(j->fd, lines, size)) {
+    if (!di_write_all(j->fd, lines, size)) {
         di_fail_errno(err, "%s", j->path);
         (void)!ftruncate(j->fd, j->size);
         return false;
