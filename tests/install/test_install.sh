@@ -6,18 +6,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export PREFIX=/opt/deepinfer
 root=$work/root$PREFIX
-failed=0
-
-say() {
-    if [ "$1" -eq 0 ]; then
-        echo "ok - $2"
-    else
-        echo "not ok - $2"
-        failed=1
-        [ -s "$work/log" ] && sed 's/^/# /' "$work/log"
-    fi
-    : >"$work/log"
-}
+source tests/support/tap.bash
 
 # Make as a person would call it, not as a part of the make that runs the tests.
 run_make() {
@@ -59,6 +48,7 @@ run_make install
 say $? make_install_succeeds
 
 missing=0
+: >"$work/log"
 for file in bin/deepinfer lib/libdeepinfer.a lib/libdeepinfer.so include/deepinfer/deepinfer.h \
     include/deepinfer/error.h lib/pkgconfig/deepinfer.pc share/man/man1/deepinfer.1 \
     share/bash-completion/completions/deepinfer; do

@@ -1,13 +1,10 @@
 #!/usr/bin/env bash
 # scripts/check-rooms.sh passes on our tree and names what it refuses on others.
 set -u
-tree=$(mktemp -d)
-trap 'rm -rf "$tree"' EXIT
-failed=0
-
-say() {
-    if [ "$1" -eq 0 ]; then echo "ok - $2"; else echo "not ok - $2"; failed=1; fi
-}
+work=$(mktemp -d)
+tree=$work/tree
+trap 'rm -rf "$work"' EXIT
+source tests/support/tap.bash
 
 # One file with one include in an otherwise empty tree; prints what the script says.
 check() {

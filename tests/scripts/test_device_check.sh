@@ -5,24 +5,7 @@ set -u
 cd "$(dirname "$0")/../.."
 work=$(mktemp -d --tmpdir="$PWD/build" device-check.XXXXXX)
 trap 'rm -rf "$work"' EXIT
-failed=0
-
-say() {
-    if [ "$1" -eq 0 ]; then
-        echo "ok - $2"
-    else
-        echo "not ok - $2"
-        sed 's/^/# /' "$work/log"
-        failed=1
-    fi
-}
-
-# A program named $1 whose shell text is $2.
-program() {
-    mkdir -p "$(dirname "$work/$1")"
-    printf '#!/bin/sh\n%s\n' "$2" >"$work/$1"
-    chmod +x "$work/$1"
-}
+source tests/support/tap.bash
 
 program tools/nvidia-smi 'echo "Some Card X1"'
 program tools/compute-sanitizer 'echo "========= ERROR SUMMARY: 0 errors"'

@@ -4,22 +4,13 @@
 set -u
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-failed=0
+source tests/support/tap.bash
+told=("$work/said" "$work/calls")
 script=$PWD/scripts/install-deps.sh
 mkdir "$work/tools"
 for tool in bash env cat sed grep mktemp rm; do
     ln -s "$(command -v "$tool")" "$work/tools/$tool"
 done
-
-say() {
-    if [ "$1" -eq 0 ]; then
-        echo "ok - $2"
-    else
-        echo "not ok - $2"
-        sed 's/^/# /' "$work/said" "$work/calls"
-        failed=1
-    fi
-}
 
 # A fresh machine: user id $1, installed packages $2, then the stand-ins that it has.
 machine() {

@@ -3,23 +3,7 @@
 set -u
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-failed=0
-
-say() {
-    if [ "$1" -eq 0 ]; then
-        echo "ok - $2"
-    else
-        echo "not ok - $2"
-        sed 's/^/# /' "$work/log"
-        failed=1
-    fi
-}
-
-# A program named $1 whose shell text is $2.
-program() {
-    printf '#!/bin/sh\n%s\n' "$2" >"$work/$1"
-    chmod +x "$work/$1"
-}
+source tests/support/tap.bash
 
 # Runs the programs; the status must be $1 and the last line $2.
 gives() {
