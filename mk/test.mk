@@ -140,7 +140,10 @@ format:
 	@scripts/install-deps.sh --dev
 	clang-format -i $(FORMAT_SRC)
 
-LINT_SRC := $(sort $(wildcard bench/*.c bench/*/*.c tests/*/*.c tests/*/*/*.c))
+LINT_TESTS := $(filter-out tests/badcard/%, \
+    $(sort $(wildcard bench/*.c bench/*/*.c tests/*/*.c tests/*/*/*.c)))
+# Where CUDA's headers are.
+LINT_CUDA := $(if $(BADCARD),$(CUDA_SRC) $(wildcard tests/badcard/*.c))
 
 lint:
 	@scripts/install-deps.sh --dev
@@ -148,6 +151,8 @@ lint:
 	@scripts/check-layout.sh
 	@clang-format --dry-run -Werror $(FORMAT_SRC)
 	@printf '%s\n' $(SRC) | xargs -P 2 -n 1 scripts/tidy.sh $(CPPFLAGS)
-	@printf '%s\n' $(LINT_SRC) | xargs -P 2 -n 1 scripts/tidy.sh $(CPPFLAGS) -Ibench -Itests
+	@printf '%s\n' $(LINT_TESTS) | xargs -P 2 -n 1 scripts/tidy.sh $(CPPFLAGS) -Ibench -Itests
+	@printf '%s\n' $(LINT_CUDA) | xargs -r -P 2 -n 1 scripts/tidy.sh $(CPPFLAGS) -Itests \
+	    -isystem $(CUDA_HOME)/include
 
 -include $(TEST_BIN:=.d) $(TEST_HELPERS:=.d) $(SIMCARD_OBJ:.o=.d) $(BADCARD_OBJ:.o=.d) $(TEST_SUPPORT:.o=.d) $(BENCH_BIN:=.d) $(BUILD)/bench/support/wide.d

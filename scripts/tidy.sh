@@ -18,7 +18,7 @@ esac
 preprocessed=$(clang -E -C -D__clang_analyzer__ "${flags[@]}" "$file" 2>&1) || { echo "$preprocessed" >&2; exit 1; }
 key=$({
     printf '%s\n' "${flags[*]}" "$preprocessed"
-    cat .clang-tidy tests/.clang-tidy "$0"
+    cat .clang-tidy tests/.clang-tidy tests/*/.clang-tidy "$0"
     clang-tidy --version
 } | sha256sum)
 passed=build/tidy/$file.passed
