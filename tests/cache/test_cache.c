@@ -9,6 +9,7 @@
 #include "cache/internal.h"
 #include "cache/layout.h"
 #include "ops/cpu/cpu.h"
+#include "support/random.h"
 
 enum { LONGEST = 16, TOKENS = LONGEST * DI_BLOCK_TOKENS };
 
@@ -418,7 +419,7 @@ static void test_the_map_finds_what_is_in_it_and_nothing_else(void **state) {
     uint64_t x = 99;
     assert_true(di_prefix_map_create(&map, keys, COUNT));
     for (int event = 0; event < 100000; event++) {
-        x = x * 6364136223846793005u + 1442695040888963407u;
+        random_advance(&x);
         int n = 1 + (int)(x >> 40) % COUNT;
         if (in[n]) {
             di_prefix_map_remove(&map, n);

@@ -3,7 +3,6 @@
  * each block and slot says whose state the memory really holds.
  *
  *   SEED=n EVENTS=n  another walk, a longer one */
-#include <stdlib.h>
 #include <string.h>
 
 #include "support/cmocka.h"
@@ -11,6 +10,7 @@
 
 #include "cache/internal.h"
 #include "ops/cpu/cpu.h"
+#include "support/random.h"
 
 enum {
     BLOCKS = 14,
@@ -74,8 +74,7 @@ typedef struct world {
 } world;
 
 static int below(world *w, int n) {
-    w->seed = w->seed * 6364136223846793005u + 1442695040888963407u;
-    return (int)((w->seed >> 33) % (uint64_t)n);
+    return (int)(next_random(&w->seed) % (uint32_t)n);
 }
 
 /* ---- texts ---- */
@@ -518,11 +517,6 @@ static void close_world(world *w) {
     assert_int_equal(di_cache_free_slots(w->cache), SLOTS);
     di_cache_destroy(w->cache);
     w->be->ops->destroy(w->be);
-}
-
-static long from_environment(const char *name, long otherwise) {
-    const char *value = getenv(name);
-    return value ? strtol(value, NULL, 10) : otherwise;
 }
 
 static void walk(bool compare, uint64_t hash_mask, long events) {

@@ -9,6 +9,7 @@
 #include "ops/address.h"
 #include "ops/cpu/cpu.h"
 #include "ops/ref/ref.h"
+#include "support/random.h"
 
 enum { DIM = 32, RATIO = 2, BACKTRACKING = 6, LONGEST = 6000, STEP = 1000 };
 
@@ -22,8 +23,7 @@ typedef struct world {
 } world;
 
 static int below(world *w, int n) {
-    w->seed = w->seed * 6364136223846793005u + 1442695040888963407u;
-    return (int)((w->seed >> 33) % (uint64_t)n);
+    return (int)(next_random(&w->seed) % (uint32_t)n);
 }
 
 static void open_world(world *w, bool ref) {

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "support/cmocka.h"
+#include "support/random.h"
 #include "support/requests.h"
 
 #include "engine/internal.h"
@@ -44,7 +45,7 @@ static void draw_forced(void *user, const di_job *job, int64_t anchor, int n, in
     for (int j = 0; j < n; j++) {
         size_t at = (size_t)(anchor + 1 + j - job->num_prompt);
         int32_t right = at < wanted->num_tokens ? wanted->tokens[at] : 7;
-        f->random = f->random * 6364136223846793005u + 1442695040888963407u;
+        random_advance(&f->random);
         bool wrong = f->wrong_at == RANDOM ? (f->random >> 60) < 5 : f->wrong_at == j;
         drafts[j] = wrong ? (right + 1) % 4096 : right;
         f->made++;

@@ -16,6 +16,7 @@
 #include "support/cmocka.h"
 #include "support/mirror.h"
 #include "support/model_files.h"
+#include "support/random.h"
 #include "support/requests.h"
 
 enum {
@@ -63,17 +64,11 @@ typedef struct weather {
 static weather w;
 
 static int below(int n) {
-    w.random = w.random * 6364136223846793005u + 1442695040888963407u;
-    return (int)((w.random >> 33) % (uint64_t)n);
+    return (int)(next_random(&w.random) % (uint32_t)n);
 }
 
 static int between(int low, int high) {
     return low + below(high - low + 1);
-}
-
-static long from_environment(const char *name, long otherwise) {
-    const char *value = getenv(name);
-    return value ? strtol(value, NULL, 10) : otherwise;
 }
 
 /* ---- memory ---- */

@@ -8,6 +8,7 @@
 #include "support/cmocka.h"
 #include "support/mirror.h"
 #include "support/model_files.h"
+#include "support/random.h"
 #include "support/requests.h"
 
 #include "engine/calibration.h"
@@ -364,10 +365,8 @@ static void test_temperatures_are_found_again(void **state) {
     static di_calibration c;
     uint64_t seed = 3;
     for (int k = 0; k < 20000; k++) {
-        seed = seed * 6364136223846793005u + 1442695040888963407u;
-        double z = 10 * ((double)(seed >> 11) * 0x1p-53 - 0.5);
-        seed = seed * 6364136223846793005u + 1442695040888963407u;
-        double u = (double)(seed >> 11) * 0x1p-53;
+        double z = 10 * (next_unit(&seed) - 0.5);
+        double u = next_unit(&seed);
         di_calibration_note(&c, 0, z, u < 1 / (1 + exp(-z / 2)));
         if (k < 6) {
             di_calibration_note(&c, 1, z, u < 1 / (1 + exp(-z / 2)));

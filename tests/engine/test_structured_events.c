@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "support/cmocka.h"
+#include "support/random.h"
 #include "support/requests.h"
 
 enum { REQUESTS = 480, REQUESTS_A_WORLD = 60, SEEDS = 3, ANSWER = 70, MOST_ALIVE = 12, MAX_N = 2 };
@@ -80,13 +81,7 @@ static struct weather {
 } w;
 
 static int below(int n) {
-    w.random = w.random * 6364136223846793005u + 1442695040888963407u;
-    return (int)((w.random >> 33) % (uint64_t)n);
-}
-
-static long from_environment(const char *name, long otherwise) {
-    const char *value = getenv(name);
-    return value ? strtol(value, NULL, 10) : otherwise;
+    return (int)(next_random(&w.random) % (uint32_t)n);
 }
 
 /* ---- kinds ---- */

@@ -10,6 +10,7 @@
 #include "grammar/doc.h"
 #include "grammar/grammar.h"
 #include "support/cmocka.h"
+#include "support/random.h"
 
 enum { SCHEMAS = 160, STATES = 2, MAX_FILE = 1 << 28 };
 
@@ -19,8 +20,7 @@ static uint32_t *mask;
 static uint64_t random_state = 11;
 
 static uint32_t random_below(uint32_t n) {
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(random_state >> 33) % n;
+    return next_random(&random_state) % n;
 }
 
 static const char *from_testdata(const char *name) {

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "support/cmocka.h"
 #include "support/grammar.h"
+#include "support/random.h"
 
 static di_vocab *v;
 
@@ -195,7 +196,7 @@ static void test_a_grammar_that_has_grown_too_large_is_made_anew(void **state) {
     size_t most = 0;
     bool shrunk = false;
     for (int i = 0; i < 20000; i++) {
-        random = random * 6364136223846793005u + 1442695040888963407u;
+        random_advance(&random);
         if (!di_matcher_push(busy, TEST_FIRST_BYTE + (random >> 60 & 1 ? 'a' : 'b'), &err) ||
             !di_matcher_mask(busy, mask, &err)) {
             fail_msg("token %d: %s", i, err.message);

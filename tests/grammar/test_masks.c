@@ -6,13 +6,13 @@
 #include "base/alloc.h"
 #include "support/cmocka.h"
 #include "support/grammar.h"
+#include "support/random.h"
 
 static di_vocab *v;
 static uint64_t random_state = 1;
 
 static uint32_t random_below(uint32_t n) {
-    random_state = random_state * 6364136223846793005ull + 1442695040888963407ull;
-    return (uint32_t)(random_state >> 33) % n;
+    return next_random(&random_state) % n;
 }
 
 static const char *const schemas[] = {

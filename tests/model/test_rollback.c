@@ -10,6 +10,7 @@
 
 #include "model/draft.h"
 #include "ops/address.h"
+#include "support/random.h"
 
 enum { LENGTH = 150, MOST = 5, ROWS = 64 };
 
@@ -23,8 +24,7 @@ typedef struct world {
 } world;
 
 static int below(world *w, int n) {
-    w->random = w->random * 6364136223846793005u + 1442695040888963407u;
-    return (int)((w->random >> 33) % (uint64_t)n);
+    return (int)(next_random(&w->random) % (uint32_t)n);
 }
 
 static void open_world(world *w, const char *folder) {

@@ -6,14 +6,14 @@
 #include "support/cmocka.h"
 
 #include "sched/price.h"
+#include "support/random.h"
 
 enum { MOST_ROWS = 6, MOST_DRAFTS = 4, MOST = MOST_ROWS * MOST_DRAFTS };
 
 static uint64_t seed = 1;
 
 static double unit(void) {
-    seed = seed * 6364136223846793005u + 1442695040888963407u;
-    return (double)(seed >> 11) * 0x1p-53;
+    return next_unit(&seed);
 }
 
 static int below(int n) {

@@ -4,12 +4,12 @@
 #include "support/cmocka.h"
 
 #include "sched/pricer.h"
+#include "support/random.h"
 
 static uint64_t seed = 1;
 
 static double unit(void) {
-    seed = seed * 6364136223846793005u + 1442695040888963407u;
-    return (double)(seed >> 11) * 0x1p-53;
+    return next_unit(&seed);
 }
 
 static bool near(double found, double wanted, double share) {

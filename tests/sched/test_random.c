@@ -4,9 +4,9 @@
  *
  *   SEED=n        another walk
  *   EVENTS=n      a longer one; SOAK_EVENTS=n: n times as long */
-#include <stdlib.h>
 
 #include "support/cmocka.h"
+#include "support/random.h"
 #include "support/sched_sim.h"
 
 enum { EVENTS = 1000000, EVENTS_A_WORLD = 1500, LONGEST_PROMPT = 1500, MOST_ALIVE = 40 };
@@ -19,8 +19,7 @@ typedef struct weather {
 } weather;
 
 static int below(weather *w, int n) {
-    w->random = w->random * 6364136223846793005u + 1442695040888963407u;
-    return (int)((w->random >> 33) % (uint64_t)n);
+    return (int)(next_random(&w->random) % (uint32_t)n);
 }
 
 static int between(weather *w, int low, int high) {
@@ -130,11 +129,6 @@ static long walk_world(weather *w, uint64_t seed, long events) {
     long turns = w->sim.turn;
     sim_close(&w->sim);
     return turns;
-}
-
-static long from_environment(const char *name, long otherwise) {
-    const char *value = getenv(name);
-    return value ? strtol(value, NULL, 10) : otherwise;
 }
 
 static void test_every_job_ends_with_the_tokens_it_has_alone(void **state) {

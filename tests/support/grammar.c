@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "support/cmocka.h"
+#include "support/random.h"
 
 static const char *const pieces[] = {
     "\":", "\",", "\"", "{\"", "\"}", "\"]", "[\"", "},{", "}]", "],", "{}", "[]", "\": ", "\", \"",
@@ -79,8 +80,7 @@ di_vocab *test_dense_vocab(void) {
     add_pieces(tokens);
     uint64_t random = 1;
     for (uint32_t i = 0; i < NUM_DENSE; i++) {
-        random = random * 6364136223846793005ull + 1442695040888963407ull;
-        uint32_t bits = (uint32_t)(random >> 32);
+        uint32_t bits = (uint32_t)(random_advance(&random) >> 32);
         if (i > 0 && bits % 4 > 0) {
             memcpy(texts[i], texts[bits / 4 % (i < 60 ? i : 60)], MAX_DENSE);
         }
@@ -91,8 +91,7 @@ di_vocab *test_dense_vocab(void) {
         }
         size_t used = strlen(texts[i]);
         for (uint32_t k = 0; k < length && used < MAX_DENSE - 8; k++) {
-            random = random * 6364136223846793005ull + 1442695040888963407ull;
-            const char *piece = from[(uint32_t)(random >> 33) % size];
+            const char *piece = from[next_random(&random) % size];
             memcpy(texts[i] + used, piece, strlen(piece) + 1);
             used += strlen(piece);
         }

@@ -70,11 +70,6 @@ void assert_ids(const di_ids *ids, const json_t *expected, const char *text) {
     fail_msg("\nwanted: %s", wanted);
 }
 
-uint32_t next_random(uint64_t *state) {
-    *state = *state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(*state >> 33);
-}
-
 /* SHA-256 as in FIPS 180-4. Its constants are the first bits of the fractional parts of roots of
  * the first primes, so they are computed: cube roots for the rounds, square roots for the start. */
 static uint32_t root_bits(uint32_t prime, int power) {

@@ -23,7 +23,4 @@ void assert_ids(const di_ids *ids, const json_t *expected, const char *text);
 /* Hexadecimal SHA-256. */
 void sha256_hex(const void *data, size_t size, char out[65]);
 
-/* A small generator for test texts: same seed, same texts. */
-uint32_t next_random(uint64_t *state);
-
 #endif

@@ -1,8 +1,8 @@
 /* Joining pairs against the plain definition, with random merges, across all lengths of pieces. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "support/cmocka.h"
+#include "support/random.h"
 #include "support/text_data.h"
 #include "text/bpe.h"
 

@@ -3,6 +3,7 @@
 
 #include "base/utf8.h"
 #include "support/cmocka.h"
+#include "support/random.h"
 #include "support/text_data.h"
 #include "text/detokenizer.h"
 

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "support/cmocka.h"
+#include "support/random.h"
 #include "support/text_data.h"
 #include "text/recipe/parser.h"
 #include "text/recipe/value.h"

@@ -6,6 +6,7 @@
 
 #include "base/utf8.h"
 #include "support/cmocka.h"
+#include "support/random.h"
 #include "support/text_data.h"
 #include "text/split.h"
 #include "text/tokenizer.h"
