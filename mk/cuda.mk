@@ -1,6 +1,7 @@
 # The CUDA part: libdeepinfer-cuda.so, opened by the program when a card is asked for
-# (src/ops/cuda/cuda.c), so that nothing else depends on CUDA. Built when nvcc is there: CUDA=0
-# leaves it out, CUDA=1 insists on it. Release builds only; the CUDA runtime is linked statically.
+# (src/ops/cuda/cuda.c), so that nothing else depends on CUDA. Built when nvcc is there and knows
+# Blackwell (CUDA 12.8): CUDA=0 leaves it out, CUDA=1 insists on it. Release builds only; the CUDA
+# runtime is linked statically.
 
 CUDA      ?= auto
 CUDA_HOME ?= $(if $(wildcard /usr/local/cuda/bin/nvcc),/usr/local/cuda,$(patsubst \
@@ -15,8 +16,15 @@ $(error CUDA=1, but there is no nvcc on PATH nor in /usr/local/cuda/bin; set CUD
 endif
 ifneq ($(CUDA),0)
 ifneq ($(NVCC),)
+ifneq ($(filter compute_100,$(shell $(NVCC) --list-gpu-arch 2>/dev/null)),)
 CUDA_PART := $(if $(filter release,$(MODE)),$(BUILD)/libdeepinfer-cuda.so)
+else
+NVCC_OLD := $(NVCC) is too old for Blackwell, CUDA 12.8 or later is needed
 endif
+endif
+endif
+ifeq ($(CUDA)$(if $(NVCC_OLD),old),1old)
+$(error CUDA=1, but $(NVCC_OLD))
 endif
 
 # Hopper and Blackwell, in one file. -fmad=false: nothing is fused that does not say so
@@ -52,7 +60,7 @@ $(BUILD)/libdeepinfer-cuda.so: $(CUDA_OBJ) $(CUDA_BASE)
 .PHONY: cuda
 cuda: $(CUDA_PART)
 ifeq ($(CUDA_PART)$(filter-out release,$(MODE)),)
-	@echo '  skip  libdeepinfer-cuda.so ($(if $(filter 0,$(CUDA)),CUDA=0,no nvcc))'
+	@echo '  skip  libdeepinfer-cuda.so ($(if $(filter 0,$(CUDA)),CUDA=0,$(or $(NVCC_OLD),no nvcc)))'
 endif
 
 -include $(CUDA_OBJ:.o=.d)
