@@ -141,6 +141,10 @@ typedef struct di_engine_info {
 
 DI_API void di_engine_get_info(const di_engine *engine, di_engine_info *info);
 
+/* False with *err when a card has failed for good (DI_ERR_DEVICE): every request will, and only
+ * another process may have better luck. */
+DI_API bool di_engine_usable(di_engine *engine, di_error *err);
+
 /* What a token stands for: of a character that has several tokens some of its bytes, of a special
  * token its spelling; no NUL behind it. Lives as long as the engine. NULL: no such id, or no
  * tokenizer. */

@@ -20,6 +20,7 @@ typedef enum di_error_code {
     DI_ERR_CANCELLED,
     DI_ERR_BUSY,     /* too much under way; try again later */
     DI_ERR_INTERNAL, /* our own fault */
+    DI_ERR_DEVICE,   /* what computes has failed, and this process cannot use it again */
 } di_error_code;
 
 #define DI_ERROR_MESSAGE_BYTES 512

@@ -98,12 +98,19 @@ static void reload(di_server *s) {
     }
 }
 
-/* Until the first signal that ends it, then until all has ended or another one comes. */
-static void serve(di_server *s, const sigset_t *set, double drain_seconds) {
+static const double look_after = 1; /* the engine, in seconds */
+
+/* Until the first signal that ends it, then until all has ended or another one comes. False with
+ * *err: the card has failed for good, and whoever starts servers may start another. */
+static bool serve(di_server *s, di_engine *engine, const sigset_t *set, double drain_seconds,
+                  di_error *err) {
     int got;
-    while ((got = wait_signal(set, 3600)) != SIGTERM && got != SIGINT) {
+    while ((got = wait_signal(set, look_after)) != SIGTERM && got != SIGINT) {
         if (got == SIGHUP) {
             reload(s);
+        }
+        if (!di_engine_usable(engine, err)) {
+            return false;
         }
     }
     di_server_drain(s);
@@ -122,6 +129,7 @@ static void serve(di_server *s, const sigset_t *set, double drain_seconds) {
             break;
         }
     }
+    return true;
 }
 
 /* ---- the command ------------------------------------------------------------------------------*/
@@ -138,7 +146,7 @@ static bool run(const di_options *o, const di_server_options *options, const sig
     if (ok) {
         fprintf(stderr, "deepinfer: serving %s at %s://%s\n", options->models[0],
                 options->tls_cert ? "https" : "http", di_server_address(s));
-        serve(s, set, seconds(o, DI_OPT_DRAIN_TIMEOUT, DEFAULT_DRAIN_SECONDS));
+        ok = serve(s, engine, set, seconds(o, DI_OPT_DRAIN_TIMEOUT, DEFAULT_DRAIN_SECONDS), err);
     }
     di_server_stop(s);
     if (answerer.self) {

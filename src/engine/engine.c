@@ -313,6 +313,14 @@ void di_engine_close(di_engine *e) {
     di_free(e);
 }
 
+bool di_engine_usable(di_engine *e, di_error *err) {
+    pthread_mutex_lock(&e->lock);
+    bool lost = e->lost;
+    di_error loss = e->loss;
+    pthread_mutex_unlock(&e->lock);
+    return !lost || di_fail(err, loss.code, "%s", loss.message);
+}
+
 void di_engine_get_info(const di_engine *e, di_engine_info *info) {
     const di_config *c = &e->parts.weights->config;
     const di_state_layout *l = di_cache_pool(e->parts.cache)->layout;

@@ -59,6 +59,8 @@ struct di_engine {
     bool cancels;  /* some live request has been cancelled */
     bool compiled; /* some grammar is done */
     bool closing;
+    bool lost; /* the device, for good; then how it was told */
+    di_error loss;
     int num_requests; /* accepted, with an answer that has not ended */
     uint64_t next_id;
     struct di_pinned *pins;   /* of accepted requests, newest first */

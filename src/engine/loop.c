@@ -470,6 +470,12 @@ static void sleep_until_called(di_engine *e) {
  * found again, for the salts are others. */
 static void drop_failed_step(di_engine *e, const di_error *error) {
     e->failed_steps++;
+    if (error->code == DI_ERR_DEVICE) {
+        pthread_mutex_lock(&e->lock);
+        e->loss = e->lost ? e->loss : *error; /* the first names the operation, if any does */
+        e->lost = true;
+        pthread_mutex_unlock(&e->lock);
+    }
     for (di_request *r = e->live; r;) {
         di_request *next = r->next_live;
         int left = r->running; /* whoever ends last may free r */

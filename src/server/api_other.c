@@ -241,6 +241,11 @@ void di_serve_ready(di_exchange *x) {
         say_status(x, 503, "the quota journal cannot be written");
         return;
     }
+    di_engine *engine = x->server->answerer.engine;
+    if (live && engine && !di_engine_usable(engine, NULL)) {
+        say_status(x, 503, "the device has failed");
+        return;
+    }
     say_status(x, live ? 200 : 503, live ? "ready" : "draining");
 }
 

@@ -43,6 +43,7 @@ int di_status_of(const di_error *err) {
     case DI_OK:
     case DI_ERR_IO:
     case DI_ERR_INTERNAL:
+    case DI_ERR_DEVICE:
         break;
     }
     return 500;

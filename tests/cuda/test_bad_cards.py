@@ -4,11 +4,16 @@ on the processor then, and how answers end when a kernel has failed."""
 
 import json
 import os
+import re
+import subprocess
 import sys
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 sys.path.insert(0, "tests/support")
-from cli import DEMO, MODE, Skip, complains, deepinfer, main, objects, succeeds, test
+from cli import (DEMO, MODE, PATIENCE, PROGRAM, Skip, complains, deepinfer, environment, main,
+                 objects, succeeds, test)
 
 BUILD = Path(os.environ.get("BUILD", "build/" + MODE))
 CARD = BUILD / "tests/badcard/libbadcard.so"
@@ -161,6 +166,38 @@ def test_a_fault_on_the_way_fails_what_runs_and_ends_with_1(folder):
             assert failed, (where, more, result)
             for answer in failed:
                 assert "cuda:0: " in answer and "unspecified launch failure" in answer, result
+
+
+def completion(address):
+    """Status and body of one completion."""
+    body = {"model": "DeepSeek-V4.1-Flash", "prompt": "Hello", "max_tokens": 4}
+    request = urllib.request.Request(address + "/v1/completions", json.dumps(body).encode(),
+                                     {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as reply:
+            return reply.status, reply.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+@test
+def test_a_server_whose_card_is_lost_ends_with_1(folder):
+    """So that who started it can start another: nothing else brings the card back."""
+    words = [PROGRAM, "serve", "-m", DEMO, "--device", "cuda", "--port", "0", "--spec-mode", "off",
+             "--access-log", "/dev/null"]
+    server = subprocess.Popen(list(map(str, words)), stderr=subprocess.PIPE, text=True,
+                              env=environment(**env(f"cudaGraphLaunch@6={FAULT}")))
+    try:
+        address = re.search(r"http://\S+", server.stderr.readline())[0]
+        assert completion(address)[0] == 200
+        status, body = completion(address)
+        assert status == 500 and "cuda:0: recorded step: unspecified launch failure" in body, body
+        said = server.communicate(timeout=PATIENCE)[1]
+        assert server.returncode == 1, said
+        assert "deepinfer: error: cuda:0: recorded step: unspecified launch failure" in said, said
+    finally:
+        server.kill()
+        server.wait()
 
 
 @test

@@ -64,6 +64,27 @@ void di_card_leave(di_card *c) {
     }
 }
 
+/* Errors behind which a process gets nothing else from its card, as CUDA's manual says of each. */
+static bool is_lost(cudaError_t fault) {
+    switch (fault) {
+    case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorAssert:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorLaunchFailure:
+    case cudaErrorContained:
+        return true;
+    default:
+        return false;
+    }
+}
+
 bool di_card_report(di_card *c, di_error *err) {
     if (!c->fault_op) {
         return true;
@@ -88,8 +109,8 @@ bool di_card_report(di_card *c, di_error *err) {
                        "%zu bytes are taken, %zu of them by weights",
                        c->device, op, bytes, c->bytes, c->weight_bytes);
     }
-    return di_fail(err, DI_ERR_INTERNAL, "cuda:%d: %s: %s%s", c->device, op,
-                   cudaGetErrorString(fault),
+    return di_fail(err, is_lost(fault) ? DI_ERR_DEVICE : DI_ERR_INTERNAL, "cuda:%d: %s: %s%s",
+                   c->device, op, cudaGetErrorString(fault),
                    c->watch ? "" : " (DI_CUDA_SYNC=1 names the operation for certain)");
 }
 
