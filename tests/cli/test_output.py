@@ -217,14 +217,16 @@ def test_a_terminated_generate_leaves_no_file(folder):
 
 
 def tracing(folder):
-    """A generate --trace that has answered something and has much more to do."""
+    """A generate --trace that has answered two requests (what it has of one alone may still be
+    thrown away by a signal) and has many more to do."""
     (folder / "in.jsonl").write_text(many_requests(500, 400))
     child = start(*GENERATE, "--max-num-seqs", 2, "-i", folder / "in.jsonl", "-o", folder / "out",
                   "--trace", folder / "trace.json", stderr=subprocess.PIPE,
                   preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL))
     partial = folder / "out.partial"
     limit = time.monotonic() + PATIENCE
-    while not (partial.exists() and partial.stat().st_size) and time.monotonic() < limit:
+    while (not partial.exists() or partial.read_bytes().count(b"\n") < 2) and \
+            time.monotonic() < limit:
         time.sleep(0.01)
     assert child.poll() is None and len(os.listdir(folder)) == 3, os.listdir(folder)
     return child
