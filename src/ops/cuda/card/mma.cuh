@@ -143,11 +143,18 @@ __device__ __forceinline__ void wgmma_columns(float (*acc)[4], const uint32_t (&
     }
 }
 
+/* Where a chunk's activations lie. Made before the weights are decoded, as it takes its time; the
+ * next chunk of N rows is N * 8 further on. */
+typedef uint64_t chunk_rows;
+
+__device__ __forceinline__ chunk_rows chunk_rows_at(uint32_t descriptor) {
+    return whole_descriptor(descriptor, 0x40000040);
+}
+
 /* One chunk: four steps. */
 template <int N>
 __device__ __forceinline__ void mma_chunk(float (&acc)[N / 8][4], const uint32_t (&a)[4][4],
-                                          uint32_t b, bool first) {
-    uint64_t rows = whole_descriptor(b, 0x40000040);
+                                          chunk_rows rows, bool first) {
     mma_begin();
 #pragma unroll
     for (int step = 0; step < 4; step++) {
@@ -171,9 +178,15 @@ __device__ __forceinline__ void mma_begin() {}
 __device__ __forceinline__ void mma_commit() {}
 template <int LEFT> __device__ __forceinline__ void mma_wait() {}
 
+typedef uint32_t chunk_rows;
+
+__device__ __forceinline__ chunk_rows chunk_rows_at(uint32_t descriptor) {
+    return descriptor;
+}
+
 template <int N>
 __device__ __forceinline__ void mma_chunk(float (&acc)[N / 8][4], const uint32_t (&a)[4][4],
-                                          uint32_t at, bool first) {
+                                          chunk_rows at, bool first) {
     uint32_t rows = at << 4;
     int lane = threadIdx.x % 32, row = lane % 8, piece = lane / 8;
 #pragma unroll

@@ -273,6 +273,7 @@ __device__ __forceinline__ void consume(const ring &r, const product_job<S> &j, 
     for (int begin = j.begin; begin < last;) {
         int end = SLICED ? min(begin + j.slice_chunks, last) : last;
         operands a[2];
+        chunk_rows now = 0;
         for (int chunk = begin; chunk < end; chunk += 2) {
 #pragma unroll
             for (int u = 0; u < 2; u++) {
@@ -286,6 +287,7 @@ __device__ __forceinline__ void consume(const ring &r, const product_job<S> &j, 
                         stage = 0;
                         parity ^= 1;
                     }
+                    now = chunk_rows_at(rows + stage * (bytes / 16));
                     barrier_wait(r.full + stage * 8, parity);
                 }
                 raw_codes<F> raw;
@@ -296,7 +298,7 @@ __device__ __forceinline__ void consume(const ring &r, const product_job<S> &j, 
                     mma_own_chunk(acc, a[u], own.first + (chunk + u - j.begin) * own.chunk,
                                   own.step, first);
                 } else {
-                    mma_chunk<N>(acc, a[u], rows + (stage * (bytes / 16) + in * N * 8), first);
+                    mma_chunk<N>(acc, a[u], now + in * N * 8, first);
                 }
                 mma_wait<1>(); /* the chunk before is done */
                 if (single || u == 0) {
