@@ -60,14 +60,12 @@ __device__ __forceinline__ void fp4_operands(uint32_t w, uint32_t (&pair)[4]) {
     pair[3] = (w >> 10 & 0x001b001bu) * 0x1084u & 0x81c081c0u;
 }
 
-/* Does not vanish if one of four E8M0 scales is 0 or needs more than one factor (or nearly so). */
-__device__ __forceinline__ uint32_t fp4_wide(uint32_t scales) {
-    return ((scales - 0x01010101u) | scales) & 0x80808080u;
-}
-
 /* A thread's operands of one chunk: a[step][register], in the order the instruction wants. */
 typedef uint32_t operands[4][4];
 
+/* What a thread reads of a chunk. decode: with one factor a scale; or, in a matrix that has wide
+ * scales (E8M0, 0 or too large for one factor, which is rare), with two. Asking that of every chunk
+ * took seven instructions of some hundred. */
 template <int F> struct raw_codes;
 
 template <> struct raw_codes<DK_BF16> {
@@ -87,7 +85,10 @@ template <> struct raw_codes<DK_BF16> {
             }
         }
     }
-    __device__ __forceinline__ void decode(operands &a) const {
+    static __device__ __forceinline__ bool wide(uint32_t) {
+        return false;
+    }
+    __device__ __forceinline__ void decode(operands &a, bool) const {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
 #pragma unroll
@@ -118,9 +119,12 @@ template <> struct raw_codes<DK_FP8> {
         q[1] = load_shared(p.codes + at + 2048);
         scales = load_shared_half(p.scales + at);
     }
-    __device__ __forceinline__ void decode(operands &a) const {
-        uint32_t byte[2] = {scales & 255, scales >> 8};
-        if (max(byte[0] - 1, byte[1] - 1) > 133) { /* 0, or too large for one factor; rare */
+    static __device__ __forceinline__ bool wide(uint32_t scale) {
+        return scale - 1 > 133;
+    }
+    __device__ __forceinline__ void decode(operands &a, bool wide) const {
+        if (wide) {
+            uint32_t byte[2] = {scales & 255, scales >> 8};
             decode_with(a, 0x7b807b80u, 0x7b807b80u);
 #pragma unroll
             for (int i = 0; i < 4; i++) {
@@ -166,8 +170,11 @@ template <> struct raw_codes<DK_FP4> {
         q = load_shared(p.codes + at);
         scales = load_shared_word(p.scales + at);
     }
-    __device__ __forceinline__ void decode(operands &a) const {
-        if (fp4_wide(scales)) { /* rare */
+    static __device__ __forceinline__ bool wide(uint32_t scale) {
+        return scale - 1 > 127;
+    }
+    __device__ __forceinline__ void decode(operands &a, bool wide) const {
+        if (wide) {
             const uint32_t bias[4] = {0x7e807e80u, 0x7e807e80u, 0x7e807e80u, 0x7e807e80u};
             decode_with(a, bias);
 #pragma unroll

@@ -28,7 +28,8 @@ typedef enum dk_format { DK_BF16, DK_FP8, DK_FP4 } dk_format;
  * a chunk of it 64 values of each: its codes, then their scales, in one run of dk_chunk_bytes bytes
  * (codes.cuh says how). Chunks of a tile follow one another, then the next tile; rows and values
  * behind the matrix's end are zeros. Behind the last tile of an FP8 matrix: a byte a row, not 0 if
- * it holds a NaN code. */
+ * it holds a NaN code. Then, of FP8 and FP4, a byte that is not 0 if a scale is wide: needs more
+ * than one factor to decode with (codes.cuh). */
 typedef struct dk_matrix {
     dk_format format;
     const uint8_t *data;
@@ -52,8 +53,13 @@ DK_BOTH size_t dk_tile_bytes(const dk_matrix *w) {
     return (size_t)w->chunks * dk_chunk_bytes(w->format);
 }
 
-DK_BOTH size_t dk_matrix_bytes(const dk_matrix *w) {
+/* Where the byte about wide scales lies. */
+DK_BOTH size_t dk_matrix_wide(const dk_matrix *w) {
     return (size_t)w->tiles * (dk_tile_bytes(w) + (w->format == DK_FP8 ? DK_TILE_ROWS : 0));
+}
+
+DK_BOTH size_t dk_matrix_bytes(const dk_matrix *w) {
+    return dk_matrix_wide(w) + (w->format == DK_BF16 ? 0 : 16);
 }
 
 /* Fills tiles [first, ...) of w->data (zeros before) from `rows` whole rows as a checkpoint stores

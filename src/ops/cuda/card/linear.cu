@@ -132,6 +132,7 @@ static __device__ __forceinline__ product_job<S> job_of(const linear_call &c,
     j.begin = p.slice * c.slice_chunks;
     j.end = S::PAIRED ? c.to[0].w.chunks : min(j.begin + c.slice_chunks, c.to[0].w.chunks);
     j.slice_chunks = c.slice_chunks;
+    j.wide = wide_scales(c.to[p.target].w, data);
     return j;
 }
 

@@ -298,11 +298,13 @@ static __device__ __forceinline__ product_job<S> job_of(const dk_moe &c, const u
                                                         const dk_matrix &w) {
     size_t tile_bytes = dk_tile_bytes(&w), rows = u.shared ? c.n : c.slots;
     product_job<S> j;
+    j.wide = 0;
 #pragma unroll
     for (int wg = 0; wg < S::WG; wg++) { /* behind the last tile: it again, for nothing */
         int tile = min(DOWN ? (int)blockIdx.x * S::WG + wg : (int)blockIdx.x, w.tiles - 1);
         const uint8_t *matrix = DOWN ? u.expert.w2 : wg ? u.expert.w3 : u.expert.w1;
         j.tile[wg] = matrix + tile * tile_bytes;
+        j.wide |= wide_scales(w, matrix);
     }
     if (DOWN) {
         j.x = u.shared ? c.mid_shared : c.mid;

@@ -82,6 +82,9 @@ template <int F> static __global__ void __launch_bounds__(128) pack(pack_call c)
         pack_row<F>(c, to, row, k0, half);
         for (int i = 0; i < 2 && F != DK_BF16; i++) {
             uint8_t scale = (uint8_t)scale_of<F>(c, row, k0 / 32 + i);
+            if (raw_codes<F>::wide(scale)) {
+                *((uint8_t *)c.w.data + dk_matrix_wide(&c.w)) = 1;
+            }
             if (F == DK_FP8 && lane == 0 && half == 0) {
                 to[CODES_FP8_SCALES + warp * 2 + i] = scale;
             } else if (F == DK_FP4 && lane % 4 == 0) {

@@ -124,6 +124,7 @@ template <class S> struct product_job {
     const CUtensorMap *tensor;           /* or NULL */
     int group, row;                      /* of the tensor */
     int count, begin, end, slice_chunks; /* slices begin at multiples of slice_chunks */
+    uint32_t wide;                       /* not 0: the tiles' matrices have wide scales */
 
     __device__ __forceinline__ int rows() const {
         return tensor ? (int)S::COLS : count;
@@ -268,12 +269,14 @@ __device__ __forceinline__ void consume(const ring &r, const product_job<S> &j, 
     typename raw_codes<F>::place mine = raw_codes<F>::place_of(weights, warp, lane);
     uint32_t rows = descriptor_of(r.data);
     int stage = -1, parity = 1, before = -1, last = j.end;
+    uint32_t wide = j.wide;
     keep(rows);
     keep(last);
     for (int begin = j.begin; begin < last;) {
         int end = SLICED ? min(begin + j.slice_chunks, last) : last;
         operands a[2];
         chunk_rows now = 0;
+        raw_codes<F> raw;
         for (int chunk = begin; chunk < end; chunk += 2) {
 #pragma unroll
             for (int u = 0; u < 2; u++) {
@@ -290,9 +293,16 @@ __device__ __forceinline__ void consume(const ring &r, const product_job<S> &j, 
                     now = chunk_rows_at(rows + stage * (bytes / 16));
                     barrier_wait(r.full + stage * 8, parity);
                 }
-                raw_codes<F> raw;
-                raw.load(mine, stage * bytes + in * chunk_bytes);
-                raw.decode(a[u]);
+                if (single || u == 0 || F == DK_BF16) {
+                    raw.load(mine, stage * bytes + in * chunk_bytes);
+                }
+                keep(wide); /* without a branch here products would wait for each other (C7513) */
+                raw.decode(a[u], wide != 0);
+                if (!single && u == 0 && F != DK_BF16) {
+                    /* The stage's other chunk, if it has one; BF16 codes would go where a product
+                     * still reads its operands. */
+                    raw.load(mine, stage * bytes + chunk_bytes);
+                }
                 bool first = u == 0 && chunk == begin;
                 if constexpr (S::OWN_ROWS) {
                     mma_own_chunk(acc, a[u], own.first + (chunk + u - j.begin) * own.chunk,
@@ -405,6 +415,11 @@ __device__ __forceinline__ uint2 nan_rows(const dk_matrix &w, const uint8_t *dat
         return make_uint2(0, 0);
     }
     return __ldg((const uint2 *)(data + (size_t)w.tiles * dk_tile_bytes(&w) + row));
+}
+
+/* Whether it has wide scales: not 0. The load is under way from here on. */
+__device__ __forceinline__ uint32_t wide_scales(const dk_matrix &w, const uint8_t *data) {
+    return w.format == DK_BF16 ? 0 : load_byte_now(data + dk_matrix_wide(&w));
 }
 
 /* All sums of such a row are NaN. */
