@@ -101,6 +101,31 @@ fault() {
     return "$1"
 }
 
+# What the card holds while some answers are made, in MiB above what it held before; the context is
+# part of that. With options.
+growth() {
+    local d base most
+    d=$(mktemp -d)
+    python3 tests/cuda/greedy.py prompts | head -3 > "$d/in"
+    base=$(nvidia-smi -i 0 --query-gpu=memory.used --format=csv,noheader,nounits)
+    nvidia-smi -i 0 --query-gpu=memory.used --format=csv,noheader,nounits -lms 20 > "$d/used" &
+    "$here/bin/deepinfer" generate -m models/demo -q -i "$d/in" -o "$d/out" --backend cuda "$@" >&2
+    kill $!
+    wait $! 2>/dev/null
+    most=$(sort -n "$d/used" | tail -1)
+    rm -rf "$d"
+    echo $((most - base))
+}
+
+# --gpu-memory is kept to, and what it leaves out would be taken without it.
+memory_limit() {
+    local limit=2048 context=900 with without
+    with=$(growth --gpu-memory ${limit}M)
+    without=$(growth)
+    echo "$with MiB with a limit of $limit and the context, $without without"
+    [ "$with" -gt 100 ] && [ "$with" -le $((limit + context)) ] && [ "$without" -gt $((2 * with)) ]
+}
+
 run_checks() {
     heading 'scripts/device-check.sh'
     check 'version tells the card' "$here/bin/deepinfer" version
@@ -128,6 +153,8 @@ run_checks() {
         bash -c "$(declare -p here); $(declare -f greedy); greedy"
     check 'a fault ends with its name and exit status 1' \
         bash -c "$(declare -p here); $(declare -f fault); fault"
+    check '--gpu-memory is kept to' \
+        bash -c "$(declare -p here); $(declare -f growth memory_limit); memory_limit"
     CHECK_TIMEOUT=600 check "$requests random requests" env TEST_BACKEND=cuda REQUESTS="$requests" \
         "$here/bin/test_random_events"
     if [ -n "$sanitize" ]; then
