@@ -1,30 +1,28 @@
 # The CUDA part: libdeepinfer-cuda.so, opened by the program when a card is asked for
-# (src/ops/cuda/cuda.c), so that nothing else depends on CUDA. Built when nvcc is there and knows
-# Blackwell (CUDA 12.8): CUDA=0 leaves it out, CUDA=1 insists on it. Release builds only; the CUDA
-# runtime is linked statically.
+# (src/ops/cuda/cuda.c), so that nothing else depends on CUDA. Built when scripts/find-cuda.sh finds
+# a toolkit that knows Blackwell: CUDA=0 leaves it out, CUDA=1 insists on it. Release builds only;
+# the CUDA runtime is linked statically.
 
-CUDA      ?= auto
-CUDA_HOME ?= $(if $(wildcard /usr/local/cuda/bin/nvcc),/usr/local/cuda,$(patsubst \
-    %/bin/nvcc,%,$(realpath $(shell command -v nvcc 2>/dev/null))))
-NVCC      ?= $(wildcard $(CUDA_HOME)/bin/nvcc)
+CUDA ?= auto
 
 ifeq ($(filter auto 0 1,$(CUDA)),)
 $(error CUDA is '$(CUDA)'; it can be auto, 0 or 1)
 endif
-ifeq ($(CUDA)$(NVCC),1)
-$(error CUDA=1, but there is no nvcc on PATH nor in /usr/local/cuda/bin; set CUDA_HOME)
+
+# The toolkit's folder, or why there is none; `make CUDA_HOME=DIR` takes that of DIR or none. Tests
+# take its headers with CUDA=0, too.
+CUDA_FOUND := $(shell scripts/find-cuda.sh \
+    $(if $(filter command,$(origin CUDA_HOME)),'$(CUDA_HOME)'))
+ifeq ($(.SHELLSTATUS),0)
+CUDA_DIR := $(CUDA_FOUND)
+else
+NO_CUDA := $(CUDA_FOUND); scripts/install-cuda.sh installs it
+endif
+ifeq ($(CUDA)$(CUDA_DIR),1)
+$(error CUDA=1, but $(NO_CUDA))
 endif
 ifneq ($(CUDA),0)
-ifneq ($(NVCC),)
-ifneq ($(filter compute_100,$(shell $(NVCC) --list-gpu-arch 2>/dev/null)),)
-CUDA_PART := $(if $(filter release,$(MODE)),$(BUILD)/libdeepinfer-cuda.so)
-else
-NVCC_OLD := $(NVCC) is too old for Blackwell, CUDA 12.8 or later is needed
-endif
-endif
-endif
-ifeq ($(CUDA)$(if $(NVCC_OLD),old),1old)
-$(error CUDA=1, but $(NVCC_OLD))
+CUDA_PART := $(if $(CUDA_DIR),$(if $(filter release,$(MODE)),$(BUILD)/libdeepinfer-cuda.so))
 endif
 
 # Hopper and Blackwell, in one file. -fmad=false: nothing is fused that does not say so
@@ -36,7 +34,7 @@ CUDA_SRC := $(sort $(wildcard src/ops/cuda/card/*.c))
 CUDA_KERNELS := $(sort $(wildcard src/ops/cuda/card/*.cu))
 CUDA_OBJ := $(CUDA_SRC:%.c=$(BUILD)/%.o) $(CUDA_KERNELS:%.cu=$(BUILD)/%.cu.o)
 
-$(BUILD)/src/ops/cuda/card/%.o: CPPFLAGS += -isystem $(CUDA_HOME)/include
+$(BUILD)/src/ops/cuda/card/%.o: CPPFLAGS += -isystem $(CUDA_DIR)/include
 $(BUILD)/src/ops/cuda/cuda.o: CPPFLAGS += -DDI_CUDA_BUILT=$(if $(CUDA_PART),1,0)
 $(BUILD)/src/ops/cuda/cuda.o: $(BUILD)/cuda-built
 
@@ -46,7 +44,7 @@ $(BUILD)/cuda-built: FORCE
 $(BUILD)/%.cu.o: %.cu
 	@mkdir -p $(@D)
 	$(call say,NVCC)
-	$(Q)$(NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
+	$(Q)$(CUDA_DIR)/bin/nvcc $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
 
 # What it needs of the base room is linked in, hidden.
 CUDA_BASE := $(patsubst %,$(BUILD)/src/base/%.o,alloc error tensor utf8 version)
@@ -54,13 +52,13 @@ CUDA_BASE := $(patsubst %,$(BUILD)/src/base/%.o,alloc error tensor utf8 version)
 $(BUILD)/libdeepinfer-cuda.so: $(CUDA_OBJ) $(CUDA_BASE)
 	$(call say,LINK)
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,$(@F) -Wl,--exclude-libs,ALL \
-	    -Wl,--no-undefined $^ -L$(CUDA_HOME)/lib64 -lcudart_static -lstdc++ -lm -lpthread -ldl \
-	    -lrt -o $@
+	    -Wl,--no-undefined $^ -L$(CUDA_DIR)/lib64 -L$(CUDA_DIR)/lib -lcudart_static -lstdc++ \
+	    -lm -lpthread -ldl -lrt -o $@
 
 .PHONY: cuda
 cuda: $(CUDA_PART)
 ifeq ($(CUDA_PART)$(filter-out release,$(MODE)),)
-	@echo '  skip  libdeepinfer-cuda.so ($(if $(filter 0,$(CUDA)),CUDA=0,$(or $(NVCC_OLD),no nvcc)))'
+	@echo '  skip  libdeepinfer-cuda.so ($(if $(filter 0,$(CUDA)),CUDA=0,$(NO_CUDA)))'
 endif
 
 -include $(CUDA_OBJ:.o=.d)

@@ -43,10 +43,10 @@ $(SIMCARD): $(SIMCARD_OBJ) $(BUILD)/libdeepinfer.a
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,--exclude-libs,ALL $^ $(LDLIBS) -o $@
 
 # The card on which everything can go wrong (tests/badcard/badcard.h): needs CUDA's headers alone.
-BADCARD := $(if $(wildcard $(CUDA_HOME)/include/cuda_runtime_api.h),\
+BADCARD := $(if $(wildcard $(CUDA_DIR)/include/cuda_runtime_api.h),\
     $(BUILD)/tests/badcard/libbadcard.so)
 BADCARD_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/badcard/*.c))
-$(BADCARD_OBJ): CPPFLAGS += -Itests -isystem $(CUDA_HOME)/include
+$(BADCARD_OBJ): CPPFLAGS += -Itests -isystem $(CUDA_DIR)/include
 $(BADCARD_OBJ): CFLAGS += -Wno-unused-parameter
 $(BUILD)/tests/badcard/libbadcard.so: $(BADCARD_OBJ) $(CUDA_SRC:%.c=$(BUILD)/%.o) \
     $(BUILD)/libdeepinfer.a
@@ -153,6 +153,6 @@ lint:
 	@printf '%s\n' $(SRC) | xargs -P 2 -n 1 scripts/tidy.sh $(CPPFLAGS)
 	@printf '%s\n' $(LINT_TESTS) | xargs -P 2 -n 1 scripts/tidy.sh $(CPPFLAGS) -Ibench -Itests
 	@printf '%s\n' $(LINT_CUDA) | xargs -r -P 2 -n 1 scripts/tidy.sh $(CPPFLAGS) -Itests \
-	    -isystem $(CUDA_HOME)/include
+	    -isystem $(CUDA_DIR)/include
 
 -include $(TEST_BIN:=.d) $(TEST_HELPERS:=.d) $(SIMCARD_OBJ:.o=.d) $(BADCARD_OBJ:.o=.d) $(TEST_SUPPORT:.o=.d) $(BENCH_BIN:=.d) $(BUILD)/bench/support/wide.d

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that the build and its tests need, and only those that are missing.
-# Called by `make deps` (so by demo, test, bench, fuzz) and by .ci/run. Never asks a question.
+# Called by `make deps` (so by demo, test, bench, fuzz), .ci/run and install-cuda.sh. Never asks a
+# question.
 #
 #   scripts/install-deps.sh          what `make` and `make test` need
 #   scripts/install-deps.sh --dev    also clang and its tools: asan, tsan, fuzz, format, lint
+#   scripts/install-deps.sh --pip    also pip, with which install-cuda.sh installs
 set -euo pipefail
 
 base=(build-essential pkg-config xz-utils libjansson-dev libpcre2-dev libutf8proc-dev
@@ -15,7 +17,8 @@ wanted=("${base[@]}")
 case "${1-}" in
     '') ;;
     --dev) wanted+=("${dev[@]}") ;;
-    *) echo "usage: ${0##*/} [--dev]" >&2; exit 2 ;;
+    --pip) wanted+=(python3-pip) ;;
+    *) echo "usage: ${0##*/} [--dev | --pip]" >&2; exit 2 ;;
 esac
 
 # What each package is wanted for, for machines whose packages dpkg does not manage.
@@ -35,6 +38,7 @@ have_without_dpkg() {
         python3-numpy) /usr/bin/python3 -c 'import numpy' ;;
         python3-jsonschema) /usr/bin/python3 -c 'import jsonschema' ;;
         python3-prometheus-client) /usr/bin/python3 -c 'import prometheus_client' ;;
+        python3-pip) /usr/bin/python3 -m pip --version >/dev/null ;;
         libclang-rt-*-dev | libomp-*-dev) command -v clang >/dev/null ;;
     esac 2>/dev/null
 }

@@ -82,6 +82,10 @@ machine 0 "$all" apt-get
 run --dev && grep -q 'clang-tidy' "$work/calls"
 say $? the_tools_of_developers_come_when_asked_for
 
+machine 0 "$all" apt-get
+run --pip && grep -q 'install .*python3-pip$' "$work/calls" && ! grep -q clang "$work/calls"
+say $? pip_comes_when_asked_for
+
 run --devel
 [ $? -eq 2 ]
 say $? an_unknown_argument_is_wrong_usage
