@@ -44,8 +44,8 @@ static __device__ __forceinline__ void decode_kind(const dk_attention_call &c, r
     for (int first = 0; first < TILE; first += count) {
         uint64_t *staged = &s.staged_in[latent];
         stage_records(c, record, first, count, windows, latent, thread, s.staged, staged);
-        barrier_wait(empty, parity);
-        barrier_wait(staged, steps[latent]++ % 2);
+        warp_wait(empty, parity);
+        warp_wait(staged, steps[latent]++ % 2);
         unpack_records<DECODERS / 32>(c, record, first, count, windows, latent, thread / 32,
                                       s.staged, tile);
         named_barrier(5, DECODERS);
@@ -66,7 +66,7 @@ static __device__ void decode_list(const dk_attention_call &c, const query &q, r
             decode_kind(c, s, l.record + block * TILE, windows, kind == 1, &s.empty[tile],
                         done / TILES % 2 ^ 1, s.keys[tile], steps);
         }
-        publish_tile();
+        publish_shared();
         barrier_arrive(&s.full[tile]);
         done++;
     }
@@ -125,7 +125,7 @@ static __device__ void attend(const dk_attention_call &c, const query &q, row_sh
         int tile = done % TILES;
         float scores[4][4] = {}, top[2], sum[2], fade[2];
         float2 mine[2][4];
-        barrier_wait(&s.full[tile], done / TILES % 2);
+        warp_wait(&s.full[tile], done / TILES % 2);
         uint32_t keys = shared_address(s.keys[tile]);
         add_scores(scores, shared_address(s.q), keys + group * (32 * 128), chunks);
 #pragma unroll
@@ -157,7 +157,7 @@ static __device__ void attend(const dk_attention_call &c, const query &q, row_sh
             s.sum[group][row] = sum[0];
             s.sum[group][row + 8] = sum[1];
         }
-        publish_tile();
+        publish_shared();
         named_barrier(2, 256);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -205,13 +205,13 @@ static __global__ void __launch_bounds__(THREADS, 1) attend_row(dk_attention_cal
         }
         barrier_init(&s.staged_in[0], TILE / 2);
         barrier_init(&s.staged_in[1], TILE);
-        barrier_publish();
+        barriers_ready();
     }
     turn r = first_turn(c, q);
     load_query(c, q, threadIdx.x, THREADS, s.q);
     __syncthreads();
     rotate_query(c, q, r, THREADS, s.q);
-    publish_tile();
+    publish_shared();
     __syncthreads();
     if (threadIdx.x >= THREADS - DECODERS) {
         DK_FEWER_REGISTERS(88); /* 3 groups have 3 * 168 at first, and no more */

@@ -86,7 +86,7 @@ stage_records(const dk_attention_call &c, const uint8_t *const *record, int firs
         barrier_arrive(barrier);
     } else if (c.wide) {
         barrier_expect(barrier, bytes);
-        fetch(to, from, bytes, barrier);
+        bulk_copy(to, from, bytes, barrier);
     } else { /* of small models alone */
 #pragma unroll 4
         for (int i = 0; i < bytes; i++) {

@@ -71,8 +71,8 @@ static __device__ __forceinline__ float peak_before(const spread_shared &s, int 
 static __device__ void push_keys(spread_shared &s, int rank, int size, int blocks, int chunks) {
     int chunk = threadIdx.x / 32, to = chunk % size;
     if (threadIdx.x % 32 == 0 && chunk < chunks && to != rank) {
-        push(s.values[told_place(to, size, blocks, chunk, rank)], s.keys + chunk * CHUNK_BYTES,
-             CHUNK_BYTES, &s.values_in, to);
+        bulk_push(s.values[told_place(to, size, blocks, chunk, rank)], s.keys + chunk * CHUNK_BYTES,
+                  CHUNK_BYTES, &s.values_in, to);
     }
 }
 
@@ -81,7 +81,7 @@ static __device__ void push_probabilities(spread_shared &s, int rank, int size, 
     int warp = threadIdx.x / 32, to = warp % 8;
     if (threadIdx.x % 32 == 0 && to < min(size, chunks) && to != rank) {
         const void *what = warp < 8 ? (const void *)s.p[rank] : s.sum[rank];
-        push(what, what, warp < 8 ? CHUNK_BYTES : sizeof s.sum[rank], &s.p_in, to);
+        bulk_push(what, what, warp < 8 ? CHUNK_BYTES : sizeof s.sum[rank], &s.p_in, to);
     }
 }
 
@@ -98,7 +98,7 @@ static __device__ void send_probabilities(const dk_attention_call &c, spread_sha
         unsigned others = ((1u << min(size, chunks)) - 1) & ~(1u << rank);
         put_back(there, here, bytes);
         if (others) {
-            fetch_for(others, here, there, bytes, &s.p_in);
+            bulk_copy_for(others, here, there, bytes, &s.p_in);
         }
     }
 }
@@ -241,8 +241,8 @@ static __device__ void fetch_values(const dk_attention_call &c, spread_shared &s
     for (int place = threadIdx.x / 32 - FETCHERS; place < all; place += THREADS / 32 - FETCHERS) {
         int chunk = rank + place / told * size, block = place % told;
         block += rank < blocks && block >= rank;
-        fetch(s.values[place], tiles + (size_t)block * TILE_BYTES + chunk * CHUNK_BYTES,
-              CHUNK_BYTES, &s.values_in);
+        bulk_copy(s.values[place], tiles + (size_t)block * TILE_BYTES + chunk * CHUNK_BYTES,
+                  CHUNK_BYTES, &s.values_in);
     }
 }
 
@@ -268,7 +268,7 @@ static __device__ __forceinline__ void decode_block(const dk_attention_call &c, 
             stage_records(c, s.record, 0, TILE, windows, true, threadIdx.x, s.values[0],
                           &s.records_in[1]);
         }
-        barrier_wait(&s.records_in[kind], 0);
+        warp_wait(&s.records_in[kind], 0);
         unpack_records<THREADS / 32>(c, s.record, 0, TILE, windows, kind == 1, warp, s.values[0],
                                      s.keys);
         __syncthreads();
@@ -308,7 +308,7 @@ static __global__ void __launch_bounds__(THREADS, 1) attend_spread(dk_attention_
         barrier_init(&s.tops_in, 1);
         barrier_init(&s.values_in, 1);
         barrier_init(&s.p_in, 1);
-        barrier_publish();
+        barriers_ready();
         barrier_expect(&s.tops_in, blocks * TOLD_WORDS * sizeof(float));
         barrier_expect(&s.values_in, owned * told * CHUNK_BYTES);
         barrier_expect(&s.p_in, to_owner * told * (CHUNK_BYTES + sizeof s.sum[0]));
@@ -321,7 +321,8 @@ static __global__ void __launch_bounds__(THREADS, 1) attend_spread(dk_attention_
             if (threadIdx.x == THREADS - 32) {
                 uint32_t bytes = chunks * CHUNK_BYTES;
                 barrier_expect(&s.keys_in, bytes);
-                fetch(s.keys, c.tiles + tile_index(q.row, rank) * TILE_BYTES, bytes, &s.keys_in);
+                bulk_copy(s.keys, c.tiles + tile_index(q.row, rank) * TILE_BYTES, bytes,
+                          &s.keys_in);
             } else if (threadIdx.x < 2) {
                 s.mine[threadIdx.x] = __ldcg(c.filled + 2 * tile_index(q.row, rank) + threadIdx.x);
             }
@@ -334,13 +335,13 @@ static __global__ void __launch_bounds__(THREADS, 1) attend_spread(dk_attention_
     if (rank < blocks) {
         rotate_query(c, q, r, THREADS, s.query);
     }
-    publish_tile();
+    publish_shared();
     __syncthreads();
     cluster_arrive();                                 /* barriers are there, and room for values */
     int half = group % 2, head = row + group / 2 * 8; /* of this thread's scores */
     float2 mine[4];
     if (TILES && rank < blocks) {
-        barrier_wait(&s.keys_in, 0);
+        warp_wait(&s.keys_in, 0);
     }
     if (TILES && group > 0 && lane == 0) {
         fetch_values(c, s, q.row, rank, size, blocks, chunks);
@@ -365,14 +366,14 @@ static __global__ void __launch_bounds__(THREADS, 1) attend_spread(dk_attention_
         __syncthreads(); /* nothing of this block's is left where probabilities come */
         tell_tops(s, rank, size);
     }
-    barrier_wait(&s.tops_in, 0);
+    warp_wait(&s.tops_in, 0);
     if (rank < blocks) {
         float sum =
             put_probabilities(mine, peak_before(s, rank + 1, head), head, 4 * half, s.p[rank]);
         if (lane % 4 == 0) {
             s.sum[rank][half][head] = sum;
         }
-        publish_tile();
+        publish_shared();
         __syncthreads();
         if (TILES) {
             send_probabilities(c, s, rank, size, chunks);
@@ -382,8 +383,8 @@ static __global__ void __launch_bounds__(THREADS, 1) attend_spread(dk_attention_
     }
     if (owned > 0) {
         make_fades(s, blocks);
-        barrier_wait(&s.values_in, 0);
-        barrier_wait(&s.p_in, 0);
+        warp_wait(&s.values_in, 0);
+        warp_wait(&s.p_in, 0);
     }
     let_successors_begin(); /* not before: they bring weights, and what we bring would wait */
     cluster_arrive();       /* all that was sent here has come */

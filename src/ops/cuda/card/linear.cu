@@ -320,11 +320,6 @@ static __device__ __forceinline__ void exchange(const linear_call &c, const line
     put_turned<S>(c, p, w, pieces, p.slice, c.slices, own);
 }
 
-/* Room for a block's own rows; what is read behind them belongs to nobody. */
-static __host__ __device__ __forceinline__ int own_bytes(int chunks, int rows) {
-    return chunks * rows * 128 / RING_ALIGNMENT * RING_ALIGNMENT + 2 * RING_ALIGNMENT;
-}
-
 /* The block's slice of x into its shared memory: [piece of 8 values][row]. */
 template <class S>
 static __device__ __forceinline__ void fill_rows(const linear_call &c, const linear_place &p,
@@ -340,7 +335,7 @@ static __device__ __forceinline__ void fill_rows(const linear_call &c, const lin
             *(uint4 *)(own + (i * c.n + row) * 16) = v;
         }
     }
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    publish_shared();
     consumers_sync<S>();
 }
 

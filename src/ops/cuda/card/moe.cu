@@ -321,11 +321,6 @@ static __device__ __forceinline__ product_job<S> job_of(const dk_moe &c, const u
     return j;
 }
 
-/* Room for a block's own rows; what is read behind them belongs to nobody. */
-static __host__ __device__ __forceinline__ int own_bytes(int chunks, int rows) {
-    return chunks * rows * 128 / RING_ALIGNMENT * RING_ALIGNMENT + 2 * RING_ALIGNMENT;
-}
-
 /* x of `rows` tokens through Q8 into the block's shared memory: [piece of 8 values][row]. */
 template <class S>
 static __device__ __forceinline__ void fill_rows(const dk_moe &c, int first, int rows,
@@ -345,7 +340,7 @@ static __device__ __forceinline__ void fill_rows(const dk_moe &c, int first, int
             }
         }
     }
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    publish_shared();
     consumers_sync<S>();
 }
 

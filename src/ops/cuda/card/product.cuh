@@ -70,6 +70,11 @@ template <class S> static size_t shared_bytes(size_t chunk_bytes, int ahead = 0)
     return (size_t)(ring < most ? ring : most);
 }
 
+/* Room for activations that a block brings itself; what is read behind them belongs to nobody. */
+static __host__ __device__ __forceinline__ int own_bytes(int chunks, int rows) {
+    return chunks * rows * 128 / RING_ALIGNMENT * RING_ALIGNMENT + 2 * RING_ALIGNMENT;
+}
+
 __device__ __forceinline__ uint32_t dynamic_shared_bytes() {
     uint32_t bytes;
     asm volatile("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
@@ -183,7 +188,7 @@ __device__ __forceinline__ void load_rows(const ring &r, const product_job<S> &j
         } else if (j.tensor) {
             tensor_copy(to, j.tensor, value, j.group, j.row, barrier);
         } else if (S::PAIRED) {
-            bulk_copy_to_both(to, from, rows * 128, barrier);
+            bulk_copy_for(3, to, from, rows * 128, barrier);
         } else {
             bulk_copy(to, from, rows * 128, barrier);
         }

@@ -4,11 +4,11 @@
  * A tile is 64 rows of BF16, its columns cut into chunks of 64: [chunk][row][128 bytes], where the
  * eight 16-byte units of a row stand permuted (tile_unit), as the instruction wants them and
  * without bank conflicts. Tiles begin at multiples of 1024 bytes. Whoever writes one with ordinary
- * stores calls publish_tile() before the barrier behind which it is multiplied. */
+ * stores calls publish_shared() before the barrier behind which it is multiplied. */
 #ifndef DI_OPS_CUDA_WARPGROUP_CUH
 #define DI_OPS_CUDA_WARPGROUP_CUH
 
-#include "ops/cuda/card/common.cuh"
+#include "ops/cuda/card/pipe.cuh"
 
 enum { TILE = 64 /* rows, and columns of a chunk */, CHUNK_BYTES = TILE * 128 };
 
@@ -17,144 +17,9 @@ static __device__ __forceinline__ int tile_unit(int row, int unit) {
     return unit / 8 * CHUNK_BYTES + row * 128 + ((unit ^ row) & 7) * 16;
 }
 
-static __device__ __forceinline__ uint32_t shared_address(const void *p) {
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
-
-/* This thread's stores to shared memory become visible to tensor cores and to bulk copies. */
-static __device__ __forceinline__ void publish_tile() {
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
 /* A barrier of `threads` threads; 0 is __syncthreads. */
 static __device__ __forceinline__ void named_barrier(int number, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
-}
-
-/* ---- barriers in shared memory ---------------------------------------------------------------*/
-
-static __device__ __forceinline__ void barrier_init(uint64_t *b, int arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(arrivals)
-                 : "memory");
-}
-
-/* Inits are visible to the whole cluster after this and a barrier. */
-static __device__ __forceinline__ void barrier_publish() {
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-
-static __device__ __forceinline__ void barrier_arrive(uint64_t *b) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
-}
-
-/* Arrives, and makes the phase wait for so many bytes of bulk copies too. */
-static __device__ __forceinline__ void barrier_expect(uint64_t *b, uint32_t bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)),
-                 "r"(bytes)
-                 : "memory");
-}
-
-/* Whole warps wait. */
-static __device__ __forceinline__ void barrier_wait(uint64_t *b, int parity) {
-    asm volatile("{\n"
-                 ".reg .pred done;\n"
-                 "again:\n"
-                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-                 "@!done bra again;\n"
-                 "}" ::"r"(shared_address(b)),
-                 "r"(parity)
-                 : "memory");
-    __syncwarp();
-}
-
-/* ---- clusters --------------------------------------------------------------------------------*/
-
-static __device__ __forceinline__ int cluster_rank() {
-    uint32_t r;
-    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
-    return (int)r;
-}
-
-static __device__ __forceinline__ int cluster_size() {
-    uint32_t r;
-    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(r));
-    return (int)r;
-}
-
-/* Every thread of every block of the cluster arrives; what was written before is seen by whoever
- * has waited. */
-static __device__ __forceinline__ void cluster_arrive() {
-    asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
-}
-
-static __device__ __forceinline__ void cluster_wait() {
-    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
-}
-
-static __device__ __forceinline__ void cluster_barrier() {
-    cluster_arrive();
-    cluster_wait();
-}
-
-/* Where p lies in another block's shared memory. */
-static __device__ __forceinline__ uint32_t remote_address(const void *p, int rank) {
-    uint32_t r;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"(shared_address(p)), "r"(rank));
-    return r;
-}
-
-/* Stores to the same place in another block's shared memory; counts as 4 bytes at its barrier. */
-static __device__ __forceinline__ void push_word(const float *to, float v, uint64_t *barrier,
-                                                 int rank) {
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(
-                     remote_address(to, rank)),
-                 "r"(__float_as_uint(v)), "r"(remote_address(barrier, rank))
-                 : "memory");
-}
-
-static __device__ __forceinline__ uint32_t remote_load(uint32_t from) {
-    uint32_t v;
-    asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(v) : "r"(from) : "memory");
-    return v;
-}
-
-/* Copies to the same place in another block's shared memory; tells its barrier, same place too. */
-static __device__ __forceinline__ void push(const void *to, const void *from, uint32_t bytes,
-                                            uint64_t *barrier, int rank) {
-    asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], "
-                 "[%1], %2, [%3];" ::"r"(remote_address(to, rank)),
-                 "r"(shared_address(from)), "r"(bytes), "r"(remote_address(barrier, rank))
-                 : "memory");
-}
-
-/* Copies from the card's memory, whole 16s of bytes at multiples of 16; counts at a barrier. */
-static __device__ __forceinline__ void fetch(void *to, const void *from, uint32_t bytes,
-                                             uint64_t *barrier) {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
-        "[%3];" ::"r"(shared_address(to)),
-        "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_address(barrier))
-        : "memory");
-}
-
-/* The same to the same place in the blocks of a cluster whose bits are set, telling the barrier at
- * the same place in each. */
-static __device__ __forceinline__ void fetch_for(unsigned blocks, void *to, const void *from,
-                                                 uint32_t bytes, uint64_t *barrier) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
-                 ".multicast::cluster [%0], [%1], %2, [%3], %4;" ::"r"(shared_address(to)),
-                 "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_address(barrier)),
-                 "h"((uint16_t)blocks)
-                 : "memory");
-}
-
-/* Copies to the card's memory, and waits until that has been done. */
-static __device__ __forceinline__ void put_back(void *to, const void *from, uint32_t bytes) {
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
-                 "cp.async.bulk.commit_group;\n"
-                 "cp.async.bulk.wait_group 0;" ::"l"(__cvta_generic_to_global(to)),
-                 "r"(shared_address(from)), "r"(bytes)
-                 : "memory");
 }
 
 /* ---- products --------------------------------------------------------------------------------
