@@ -289,7 +289,7 @@ static di_backend *create(int device, di_error *err) {
     c->base.ops = &di_card_ops;
     c->device = device;
     c->watch = switched_on("DI_CUDA_SYNC", false);
-    c->guard = switched_on("DI_CUDA_GUARD", guard_by_default);
+    c->guard = !c->watch && switched_on("DI_CUDA_GUARD", guard_by_default);
     c->host_tables = switched_on("DI_CUDA_HOST_TABLES", false);
     c->trap = getenv("DI_CUDA_TRAP");
     if (!open_card(c, err)) {

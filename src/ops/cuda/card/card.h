@@ -130,7 +130,8 @@ typedef struct di_card {
     uint64_t scratch_version; /* counts moves of scratch memory */
     di_card_marks marks;
     const char *trap; /* DI_CUDA_TRAP: the op whose kernels shall fail, for tests; or NULL */
-    bool guard;       /* DI_CUDA_GUARD: a wait inside a step is a fault; debug builds: unless 0 */
+    bool guard;       /* DI_CUDA_GUARD, but with `watch`: a wait inside a step is a fault; debug
+                       * builds: unless 0 */
     bool free_order;  /* sums may be cut as suits the number of rows */
     bool host_tables; /* DI_CUDA_HOST_TABLES: no n-gram table on the card, for tests */
     bool in_step;     /* between begin and end */
