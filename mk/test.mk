@@ -63,17 +63,15 @@ $(BUILD)/bench/ops $(BUILD)/bench/ops.o: CFLAGS += -fopenmp
 # What benchmarks share among themselves, and with the tests.
 $(BUILD)/bench/prefix.o $(BUILD)/bench/sched.o: CPPFLAGS += -Ibench -Itests
 
-# The model of full width on a card.
-$(BUILD)/bench/cuda_model $(BUILD)/bench/cuda_drafts: $(BUILD)/bench/%: $(BUILD)/bench/%.o \
-    $(BUILD)/bench/support/wide.o $(BUILD)/libdeepinfer.a
-	$(call say,LINK)
-	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) $^ $(LDLIBS) -o $@
-$(BUILD)/bench/support/wide.o $(BUILD)/bench/cuda_model.o $(BUILD)/bench/cuda_drafts.o: \
-    CPPFLAGS += -Ibench
+# A card's ops, and the model of full width on one.
+$(BUILD)/bench/cuda $(BUILD)/bench/cuda_state: $(BUILD)/bench/support/card.o
+$(BUILD)/bench/cuda_model $(BUILD)/bench/cuda_drafts: $(BUILD)/bench/support/wide.o
+BENCH_CARD := cuda cuda_state cuda_model cuda_drafts support/card support/wide
+$(BENCH_CARD:%=$(BUILD)/bench/%.o): CPPFLAGS += -Ibench
 
 $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/libdeepinfer.a
 	$(call say,LINK)
-	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) $^ $(LDLIBS) -o $@
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS) -o $@
 
 .PRECIOUS: $(BUILD)/%.o
 
@@ -155,4 +153,4 @@ lint:
 	@printf '%s\n' $(LINT_CUDA) | xargs -r -P 2 -n 1 scripts/tidy.sh $(CPPFLAGS) -Itests \
 	    -isystem $(CUDA_DIR)/include
 
--include $(TEST_BIN:=.d) $(TEST_HELPERS:=.d) $(SIMCARD_OBJ:.o=.d) $(BADCARD_OBJ:.o=.d) $(TEST_SUPPORT:.o=.d) $(BENCH_BIN:=.d) $(BUILD)/bench/support/wide.d
+-include $(TEST_BIN:=.d) $(TEST_HELPERS:=.d) $(SIMCARD_OBJ:.o=.d) $(BADCARD_OBJ:.o=.d) $(TEST_SUPPORT:.o=.d) $(BENCH_BIN:=.d) $(wildcard $(BUILD)/bench/support/*.d)

@@ -1,0 +1,433 @@
+/* Speed of the CUDA backend's ops on the state of sequences, on streams and on rows, at
+ * DeepSeek-V4.1-Flash's sizes, beside the bandwidth of reading the card's memory, measured in the
+ * same run (cuda.c has products, experts and draws). One line a case; an argument picks lines by a
+ * part of their name. Without a card it says so and does nothing.
+ *
+ * Ops are called one by one, so launch gaps (2 to 3 us) are in; lines with "recorded" are of calls
+ * one behind the other as a step runs them, on data that a cache holds as it does behind the op
+ * that made them. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "support/card.h"
+
+/* ---- state of sequences ----------------------------------------------------------------------*/
+
+typedef struct scene {
+    di_state_layout layout;
+    di_step step;
+    di_seq_rows *seqs;
+    int32_t *blocks;
+    di_bf16 *q, *out, *index_q, *index_weights;
+    uint8_t *records;
+    int32_t *topk, *candidates;
+    di_rope_table rope;
+    di_tensor sink;
+    float sinks[HEADS];
+    bool listed;
+} scene;
+
+static void attend(void *user, int i) {
+    scene *s = user;
+    (void)i;
+    be->ops->attention(be, &s->step, 0, WINDOW, 0, 1, s->q, HEADS, HEAD_DIM, s->rope, s->records,
+                       s->topk, INDEX_TOPK, &s->sink, s->out);
+}
+
+static void search(void *user, int i) {
+    scene *s = user;
+    (void)i;
+    be->ops->index_topk(be, &s->step, 0, 1, s->index_q, s->index_weights, INDEX_HEADS, INDEX_DIM,
+                        INDEX_TOPK, s->candidates, !s->listed, 2048, 8, s->topk);
+}
+
+/* `batch` sequences of `context` tokens, `rows` of them in the step; all records random. */
+static void open_scene(scene *s, int batch, int rows, int64_t context) {
+    *s = (scene){0};
+    di_state_layout *l = &s->layout;
+    memset(l->latent_offset, 0, sizeof l->latent_offset);
+    l->block_tokens = BLOCK_TOKENS;
+    l->ring_rows = RING_ROWS;
+    l->group_rows = 8;
+    l->window_bytes = HEAD_DIM + HEAD_DIM / 32;
+    l->latent_bytes = HEAD_DIM / 2 + HEAD_DIM / 16;
+    l->key_bytes = INDEX_DIM / 2 + INDEX_DIM / 32;
+    l->group_bytes = 8 * HEAD_DIM;
+    l->latent_offset[0] = l->key_bytes * BLOCK_TOKENS;
+    l->block_stride = (l->key_bytes + l->latent_bytes) * BLOCK_TOKENS;
+    l->slot_stride = l->window_bytes * RING_ROWS;
+    int blocks = (int)((context + BLOCK_TOKENS - 1) / BLOCK_TOKENS);
+    size_t n = (size_t)batch * (size_t)rows;
+    s->blocks = di_calloc((size_t)batch * (size_t)blocks, sizeof *s->blocks);
+    s->seqs = di_calloc((size_t)batch, sizeof *s->seqs);
+    for (int i = 0; i < batch * blocks; i++) {
+        s->blocks[i] = (int32_t)((int64_t)i * 40507 % (batch * blocks));
+    }
+    for (int i = 0; i < batch; i++) {
+        s->seqs[i] = (di_seq_rows){.row0 = i * rows,
+                                   .num_rows = rows,
+                                   .pos0 = context - rows,
+                                   .blocks = s->blocks + i * blocks,
+                                   .slot = i};
+    }
+    s->step = (di_step){.num_rows = (int)n, .num_seqs = batch, .seqs = s->seqs};
+    s->step.pool.layout = l;
+    const uint64_t tame = 0x3f3f3f3f3f3f3f3fu;
+    s->step.pool.blocks = device_bytes((size_t)(batch * blocks) * l->block_stride, tame);
+    s->step.pool.slots = device_bytes((size_t)batch * l->slot_stride, tame);
+    s->records = device_bytes(n * l->window_bytes, tame);
+    s->q = device_bf16(n * HEADS * HEAD_DIM);
+    s->rope.half = ROPE_HALF;
+    s->rope.cos = (float *)(void *)device_bf16(n * ROPE_HALF * 2);
+    s->rope.sin = (float *)(void *)device_bf16(n * ROPE_HALF * 2);
+    s->out = device(n * HEADS * HEAD_DIM * 2);
+    s->index_q = device_bf16(n * INDEX_HEADS * INDEX_DIM);
+    s->index_weights = device_bf16(n * INDEX_HEADS);
+    s->candidates = device(n * 2048 * sizeof(int32_t));
+    s->topk = device(n * INDEX_TOPK * sizeof(int32_t));
+    int32_t *list = di_alloc(n * INDEX_TOPK * sizeof *list);
+    for (size_t i = 0; i < n * INDEX_TOPK; i++) {
+        int64_t share = (context - rows) / INDEX_TOPK;
+        list[i] = (int32_t)((int64_t)(i % INDEX_TOPK) * share +
+                            (int64_t)(next_random() % (uint64_t)share));
+    }
+    be->ops->upload(be, s->topk, list, n * INDEX_TOPK * sizeof *list);
+    s->sink = (di_tensor){.dtype = DI_F32, .rank = 1, .shape = {HEADS}, .data = s->sinks};
+    wait_for_all();
+    di_free(list);
+}
+
+static void close_scene(scene *s) {
+    void *buffers[] = {s->step.pool.blocks, s->step.pool.slots, s->records,    s->q,    s->out,
+                       s->index_q,          s->index_weights,   s->candidates, s->topk, s->rope.cos,
+                       s->rope.sin};
+    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++) {
+        be->ops->free(be, buffers[i]);
+    }
+    di_free(s->blocks);
+    di_free(s->seqs);
+    di_cuda_forget(be);
+}
+
+static void bench_attention(void) {
+    static const int shapes[][2] = {/* sequences, rows of each */
+                                    {1, 1},  {8, 1},   {13, 1},  {16, 1},  {32, 1},
+                                    {64, 1}, {128, 1}, {256, 1}, {1, 2048}};
+    static scene s;
+    for (size_t i = 0; wanted("attention") && i < sizeof shapes / sizeof *shapes; i++) {
+        char name[96];
+        double n = shapes[i][0] * shapes[i][1], keys = WINDOW + INDEX_TOPK;
+        open_scene(&s, shapes[i][0], shapes[i][1], 8192);
+        snprintf(name, sizeof name, "attention, %d x %d rows, context 8192", shapes[i][0],
+                 shapes[i][1]);
+        double bytes = n * (WINDOW * (double)s.layout.window_bytes +
+                            INDEX_TOPK * (double)s.layout.latent_bytes + 4.0 * HEADS * HEAD_DIM);
+        tell(name, per_call(attend, &s, 1), bytes, 4.0 * n * HEADS * HEAD_DIM * keys);
+        close_scene(&s);
+    }
+}
+
+static void bench_index(void) {
+    static const int shapes[][3] = {/* sequences, rows of each, context */
+                                    {1, 1, 8192},  {1, 1, 131072}, {8, 1, 131072},
+                                    {64, 1, 8192}, {1, 512, 8192}, {1, 128, 131072}};
+    static scene s;
+    for (size_t i = 0; wanted("index") && i < sizeof shapes / sizeof *shapes; i++) {
+        for (int listed = 0; listed < 2; listed++) {
+            char name[96];
+            int64_t context = shapes[i][2];
+            double n = shapes[i][0] * shapes[i][1];
+            double entries = listed && context > 16384 ? 16384 : (double)context;
+            open_scene(&s, shapes[i][0], shapes[i][1], context);
+            search(&s, 0); /* makes the candidates */
+            s.listed = listed;
+            snprintf(name, sizeof name, "index%s, %d x %d rows, context %lld",
+                     listed ? " of candidates" : "", shapes[i][0], shapes[i][1],
+                     (long long)context);
+            tell(name, per_call(search, &s, 1),
+                 (listed ? n : shapes[i][0]) * entries * (double)s.layout.key_bytes,
+                 2.0 * n * entries * INDEX_HEADS * INDEX_DIM);
+            close_scene(&s);
+        }
+    }
+}
+
+/* ---- streams ---------------------------------------------------------------------------------*/
+
+typedef struct streams {
+    int n;
+    di_bf16 *h, *x, *y;
+    float *coeffs;
+    di_tensor fn, base, scale, norm;
+} streams;
+
+static void expand(void *user, int i) {
+    const streams *s = user;
+    float *pre = s->coeffs, *post = pre + s->n * HC, *comb = post + s->n * HC;
+    (void)i;
+    be->ops->mhc_post(be, s->y, post, comb, s->n, HC, HIDDEN, s->h, pre, &s->norm, 1e-20f, s->x,
+                      NULL);
+}
+
+static void mix(void *user, int i) {
+    const streams *s = user;
+    float *pre = s->coeffs, *post = pre + s->n * HC, *comb = post + s->n * HC;
+    (void)i;
+    be->ops->mhc_mix(be, s->h, s->n, HC, HIDDEN, &s->fn, &s->base, &s->scale, 1e-20f, 1e-6f, 20,
+                     pre, post, comb);
+}
+
+static void bench_streams(void) {
+    static const int rows[] = {1, 8, 64, 8192};
+    static float base[(2 + HC) * HC], scale[3];
+    streams s = {0};
+    if (!wanted("streams")) {
+        return;
+    }
+    float *fn = di_calloc((2 + HC) * HC * HC * HIDDEN, sizeof *fn);
+    di_bf16 *norm = di_calloc(HIDDEN, sizeof *norm);
+    s.fn = (di_tensor){.dtype = DI_F32, .rank = 2, .shape = {(2 + HC) * HC, HC * HIDDEN}};
+    s.fn.data = fn;
+    s.base = (di_tensor){.dtype = DI_F32, .data = base};
+    s.scale = (di_tensor){.dtype = DI_F32, .data = scale};
+    s.norm = (di_tensor){.dtype = DI_BF16, .rank = 1, .shape = {HIDDEN}, .data = norm};
+    s.h = device_bf16((size_t)MAX_ROWS * HC * HIDDEN);
+    s.x = device((size_t)MAX_ROWS * HIDDEN * 2);
+    s.coeffs = device((size_t)MAX_ROWS * (2 + HC) * HC * 4);
+    s.y = device_bf16((size_t)MAX_ROWS * HIDDEN);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char name[96];
+        s.n = rows[i];
+        double row = 2.0 * HIDDEN * HC;
+        snprintf(name, sizeof name, "streams: mix, %d rows", s.n);
+        tell(name, per_call(mix, &s, 1), 4.0 * (2 + HC) * HC * HC * HIDDEN + s.n * row, 0);
+        snprintf(name, sizeof name, "streams: expand, collapse, norm, %d rows", s.n);
+        tell(name, per_call(expand, &s, 1), s.n * (2 * row + 4.0 * HIDDEN), 0);
+    }
+    be->ops->free(be, s.h);
+    be->ops->free(be, s.x);
+    be->ops->free(be, s.coeffs);
+    be->ops->free(be, s.y);
+    di_cuda_forget(be);
+    di_free(fn);
+    di_free(norm);
+}
+
+/* ---- what a step writes ----------------------------------------------------------------------*/
+
+enum { GROUP = 2, /* tokens of a compressed entry */ MOST_WRITTEN = 2048 };
+
+typedef struct written {
+    scene s;
+    di_entry entries[MOST_WRITTEN], groups[MOST_WRITTEN / GROUP];
+    int num_groups;
+    float *k, *g;
+    di_bf16 *kv, *latents, *keys;
+    di_tensor norm;
+} written;
+
+static void make_records(void *user, int i) {
+    const written *w = user;
+    (void)i;
+    be->ops->window_make(be, w->kv, w->s.step.num_rows, HEAD_DIM, &w->norm, 1e-6f, w->s.rope,
+                         w->s.records);
+}
+
+static void store_records(void *user, int i) {
+    const written *w = user;
+    (void)i;
+    be->ops->window_store(be, &w->s.step, 0, w->s.records);
+}
+
+static void close_groups(void *user, int i) {
+    const written *w = user;
+    (void)i;
+    be->ops->compress(be, &w->s.step, 0, GROUP, w->k, w->g, w->groups, w->num_groups, HEAD_DIM,
+                      w->latents);
+}
+
+static void store_entries(void *user, int i) {
+    const written *w = user;
+    (void)i;
+    be->ops->entry_store(be, &w->s.step, 0, 1, w->entries, w->s.step.num_rows, w->latents, HEAD_DIM,
+                         w->keys, INDEX_DIM);
+}
+
+static void decode_keys(void *user, int i) {
+    const written *w = user;
+    (void)i;
+    be->ops->attention_keys(be, &w->s.step, 0, WINDOW, 0, 1, HEADS, HEAD_DIM, w->s.records,
+                            w->s.topk, INDEX_TOPK);
+}
+
+static void list_entries(written *w) {
+    w->num_groups = 0;
+    for (int i = 0; i < w->s.step.num_seqs; i++) {
+        const di_seq_rows *q = &w->s.seqs[i];
+        for (int j = 0; j < q->num_rows; j++) {
+            int64_t at = q->pos0 + j;
+            w->entries[q->row0 + j] = (di_entry){.seq = i, .entry = at};
+            if ((at + 1) % GROUP == 0) {
+                w->groups[w->num_groups++] = (di_entry){.seq = i, .entry = at / GROUP};
+            }
+        }
+    }
+}
+
+static void bench_written(void) {
+    static const int shapes[][2] = {{1, 1}, {8, 1}, {64, 1}, {256, 1}, {1, MOST_WRITTEN}};
+    static written w;
+    static di_bf16 norm[HEAD_DIM];
+    w.norm = (di_tensor){.dtype = DI_BF16, .rank = 1, .shape = {HEAD_DIM}, .data = norm};
+    for (size_t i = 0; wanted("written") && i < sizeof shapes / sizeof *shapes; i++) {
+        open_scene(&w.s, shapes[i][0], shapes[i][1], 8192);
+        list_entries(&w);
+        size_t n = (size_t)w.s.step.num_rows;
+        double rows = (double)n, groups = w.num_groups, record = (double)w.s.layout.window_bytes;
+        double entry = (double)(w.s.layout.latent_bytes + w.s.layout.key_bytes);
+        int kept = shapes[i][1] < RING_ROWS ? shapes[i][1] : RING_ROWS;
+        w.k = (float *)(void *)device_bf16(n * HEAD_DIM * 2);
+        w.g = (float *)(void *)device_bf16(n * HEAD_DIM * 2);
+        w.kv = device_bf16(n * HEAD_DIM);
+        w.latents = device_bf16(n * HEAD_DIM);
+        w.keys = device_bf16(n * INDEX_DIM);
+        const struct {
+            const char *name;
+            call_fn *call;
+            double bytes;
+        } ops[] = {
+            {"window records made", make_records, rows * (2 * HEAD_DIM + record)},
+            {"window records stored", store_records, 2.0 * shapes[i][0] * kept * record},
+            {"groups closed", close_groups, rows * 8 * HEAD_DIM + groups * 2 * HEAD_DIM},
+            {"entries stored", store_entries, rows * (2 * (HEAD_DIM + INDEX_DIM) + entry)},
+            {"keys decoded", decode_keys, rows * (WINDOW + INDEX_TOPK) * 2 * HEAD_DIM},
+        };
+        for (size_t k = 0; k < sizeof ops / sizeof *ops; k++) {
+            char name[96];
+            if (ops[k].call == decode_keys && (n > 8 || !be->ops->attention_keys)) {
+                continue; /* for few rows alone */
+            }
+            snprintf(name, sizeof name, "written: %s, %d x %d rows", ops[k].name, shapes[i][0],
+                     shapes[i][1]);
+            tell(name, per_call(ops[k].call, &w, 1), ops[k].bytes, 0);
+        }
+        void *buffers[] = {w.k, w.g, w.kv, w.latents, w.keys};
+        for (size_t k = 0; k < sizeof buffers / sizeof *buffers; k++) {
+            be->ops->free(be, buffers[k]);
+        }
+        close_scene(&w.s);
+    }
+}
+
+/* ---- rows ------------------------------------------------------------------------------------*/
+
+typedef struct rows {
+    int n;
+    di_bf16 *h, *x, *y, *q;
+    float *pre, *weights;
+    int32_t *experts;
+    di_rope_table rope;
+    di_tensor norm, short_norm, gate, bias;
+} rows;
+
+static void collapse(void *user, int i) {
+    const rows *r = user;
+    (void)i;
+    be->ops->mhc_pre(be, r->h, r->pre, r->n, HC, HIDDEN, r->y);
+}
+
+static void mean(void *user, int i) {
+    const rows *r = user;
+    (void)i;
+    be->ops->stream_mean(be, r->h, r->n, HC, HIDDEN, r->y, HIDDEN);
+}
+
+static void norm_hidden(void *user, int i) {
+    const rows *r = user;
+    (void)i;
+    be->ops->rms_norm(be, r->x, &r->norm, 1e-6f, r->n, HIDDEN, NULL, r->y);
+}
+
+static void norm_queries(void *user, int i) {
+    const rows *r = user;
+    (void)i;
+    be->ops->rms_norm(be, r->x, &r->short_norm, 1e-6f, r->n, Q_LORA, NULL, r->y);
+}
+
+static void rotate(void *user, int i) {
+    const rows *r = user;
+    (void)i;
+    be->ops->rope(be, r->q, r->n, HEADS, HEAD_DIM, r->rope, false);
+}
+
+static void route(void *user, int i) {
+    const rows *r = user;
+    (void)i;
+    be->ops->route(be, r->x, r->n, &r->gate, &r->bias, NULL, NULL, 1, TOP_K, true, 2.5f, r->experts,
+                   r->weights);
+}
+
+static void bench_rows(void) {
+    static const int counts[] = {1, 8, 64, 2048};
+    static di_bf16 norm[HIDDEN];
+    static float bias[EXPERTS];
+    static const struct {
+        const char *name;
+        call_fn *call;
+        double bytes; /* of a row */
+    } ops[] = {
+        {"streams collapsed", collapse, 2.0 * (HC + 1) * HIDDEN},
+        {"streams' mean", mean, 2.0 * (HC + 1) * HIDDEN},
+        {"norm of 5120, quantised", norm_hidden, 4.0 * HIDDEN},
+        {"norm of 1280, quantised", norm_queries, 4.0 * Q_LORA},
+        {"rotation of 64 heads", rotate, 8.0 * HEADS * ROPE_HALF},
+        {"router, its product included", route, 2.0 * HIDDEN},
+    };
+    const size_t most = 2048;
+    rows r = {0};
+    if (!wanted("rows of")) {
+        return;
+    }
+    r.norm = (di_tensor){.dtype = DI_BF16, .rank = 1, .shape = {HIDDEN}, .data = norm};
+    r.short_norm = (di_tensor){.dtype = DI_BF16, .rank = 1, .shape = {Q_LORA}, .data = norm + 1};
+    r.gate = make_weight(DI_BF16, EXPERTS, HIDDEN);
+    r.bias = (di_tensor){.dtype = DI_F32, .rank = 1, .shape = {EXPERTS}, .data = bias};
+    r.h = device_bf16(most * HC * HIDDEN);
+    r.x = device_bf16(most * HIDDEN);
+    r.y = device(most * HIDDEN * 2);
+    r.q = device_bf16(most * HEADS * HEAD_DIM);
+    r.pre = (float *)(void *)device_bf16(most * HC * 2);
+    r.experts = device(most * TOP_K * sizeof *r.experts);
+    r.weights = device(most * TOP_K * sizeof *r.weights);
+    r.rope.half = ROPE_HALF;
+    r.rope.cos = (float *)(void *)device_bf16(most * ROPE_HALF * 2);
+    r.rope.sin = (float *)(void *)device_bf16(most * ROPE_HALF * 2);
+    for (size_t k = 0; k < sizeof ops / sizeof *ops; k++) {
+        for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+            char name[96];
+            double shared = ops[k].call == route ? 2.0 * EXPERTS * HIDDEN : 0;
+            r.n = counts[i];
+            snprintf(name, sizeof name, "%s, %d rows of recorded calls", ops[k].name, r.n);
+            tell(name, per_recorded_call(ops[k].call, &r, 20), r.n * ops[k].bytes + shared, 0);
+        }
+    }
+    void *buffers[] = {r.h, r.x, r.y, r.q, r.pre, r.experts, r.weights, r.rope.cos, r.rope.sin};
+    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++) {
+        be->ops->free(be, buffers[i]);
+    }
+    di_cuda_forget(be);
+}
+
+int main(int argc, char **argv) {
+    if (!card_open(argc, argv)) {
+        return 0;
+    }
+    bench_attention();
+    bench_index();
+    bench_streams();
+    bench_written();
+    bench_rows();
+    card_close();
+    return 0;
+}
