@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "badcard/badcard.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "ops/cuda/cuda.h"
 #include "support/cmocka.h"
@@ -134,6 +135,38 @@ static void test_waits_inside_a_step_are_faults_with_the_guard(void **state) {
 }
 
 /* A grid is 65,535 blocks high. */
+/* Steps that are queued take turns at two places, those that are waited for keep to one; either way
+ * their times are those of the clock. */
+static void test_times_of_steps_are_on_the_clock(void **state) {
+    static const int places[] = {0, 1, 0, 1, 1, 1, 1, 0, 0, 1};
+    const double length = 0.005, slack = 0.003;
+    (void)state;
+    if (no_card()) {
+        skip();
+    }
+    di_backend *be = open_card();
+    const di_queue_ops *ops = be->ops->queue;
+    double last = 0;
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        di_error err;
+        double begin, end, before = di_now();
+        ops->begin(be, places[i]);
+        usleep((useconds_t)(1e6 * length));
+        ops->end(be, places[i]);
+        if (!ops->wait(be, places[i], &begin, &end, &err)) {
+            fail_msg("%s", err.message);
+        }
+        if (begin < before - slack || end > di_now() + slack || end - begin < length ||
+            begin < last - slack) {
+            fail_msg("step %d at place %d: %.4f to %.4f s, called at 0, the last one ended at %.4f",
+                     (int)i, places[i], begin - before, end - before, last - before);
+        }
+        last = end;
+    }
+    be->ops->destroy(be);
+    assert_int_equal(left(), 0);
+}
+
 static void test_ops_of_more_rows_than_a_grid_has(void **state) {
     enum { N = 65536, HC = 2, D = 32 };
     (void)state;
@@ -309,6 +342,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_backend_is_made_whole_or_not_at_all),
         cmocka_unit_test(test_waits_inside_a_step_are_faults_with_the_guard),
+        cmocka_unit_test(test_times_of_steps_are_on_the_clock),
         cmocka_unit_test(test_ops_of_more_rows_than_a_grid_has),
         cmocka_unit_test(test_loading_and_recording_tell_how_far_they_are),
         cmocka_unit_test(test_an_engine_is_opened_or_refused_and_keeps_nothing),

@@ -71,13 +71,13 @@ typedef struct di_card_table {
     enum { DI_TABLE_CARD, DI_TABLE_REGISTERED, DI_TABLE_COPY } kind;
 } di_card_table;
 
-/* Where steps begin and end in the queue; a place goes through the events in turn, so that the end
- * of the step before is still there when a step's times are told. */
+/* Where steps begin and end in the queue. A step takes events that the other place's, which may be
+ * under way, has not, nor the one whose times were told last: its own are told from there. */
 typedef struct di_card_marks {
     cudaEvent_t begin[DI_CARD_MARKS], end[DI_CARD_MARKS];
     int at[2];        /* by place */
-    int last;         /* whose end has last_time on the clock, 0: none has */
-    double last_time; /* seconds */
+    int last;         /* whose end was at last_time */
+    double last_time; /* on the clock, in seconds; 0: none has been told */
 } di_card_marks;
 
 /* What DI_CARD_USE_TILES holds, for the rows of a step: keys of a layer's window, chosen entries.

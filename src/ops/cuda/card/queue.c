@@ -437,7 +437,9 @@ static void draw(di_backend *be, const di_draw_call *call) {
 static void begin(di_backend *be, int place) {
     di_card *c = di_card_of(be);
     di_card_marks *m = &c->marks;
-    m->at[place] = (m->at[place ^ 1] + 1) % DI_CARD_MARKS;
+    do { /* not those of a step that is under way, nor those that say when the last one ended */
+        m->at[place] = (m->at[place] + 1) % DI_CARD_MARKS;
+    } while (m->at[place] == m->at[place ^ 1] || m->at[place] == m->last);
     if (di_card_enter(c, "step")) {
         di_card_check(c, cudaEventRecord(m->begin[m->at[place]], c->stream));
         c->in_step = true;
