@@ -6,7 +6,7 @@
  *
  * Products of up to 64 rows are timed as steps run them: recorded, one behind the other, the next
  * one's weights on their way while the one in front ends, activations quantised by who makes them.
- * The others are called one by one. */
+ * Draws are recorded too. The others are called one by one. */
 #include <stdio.h>
 #include <string.h>
 

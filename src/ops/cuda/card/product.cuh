@@ -289,6 +289,8 @@ __device__ __forceinline__ void consume(const ring &r, const product_job<S> &j, 
                     break;
                 }
                 constexpr bool single = S::CH == 1;
+                /* BF16 codes would go where a product still reads its operands. */
+                constexpr bool ahead = !single && F != DK_BF16;
                 int in = single ? 0 : u; /* chunk of the stage */
                 if (single || u == 0) {
                     if (++stage == r.stages || stage == 0) {
@@ -298,14 +300,12 @@ __device__ __forceinline__ void consume(const ring &r, const product_job<S> &j, 
                     now = chunk_rows_at(rows + stage * (bytes / 16));
                     barrier_wait(r.full + stage * 8, parity);
                 }
-                if (single || u == 0 || F == DK_BF16) {
+                if (!ahead || u == 0) {
                     raw.load(mine, stage * bytes + in * chunk_bytes);
                 }
                 keep(wide); /* without a branch here products would wait for each other (C7513) */
                 raw.decode(a[u], wide != 0);
-                if (!single && u == 0 && F != DK_BF16) {
-                    /* The stage's other chunk, if it has one; BF16 codes would go where a product
-                     * still reads its operands. */
+                if (ahead && u == 0) { /* the stage's other chunk, if it has one */
                     raw.load(mine, stage * bytes + chunk_bytes);
                 }
                 bool first = u == 0 && chunk == begin;
