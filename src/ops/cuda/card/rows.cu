@@ -1,8 +1,8 @@
-/* Ops on single rows: embedding, gathering, norm, rotation. Many rows are bound by memory, few
- * by latencies; none has a line of its own in bench/cuda, and of a recorded layer of 171 us the
- * norm of one query of 1,280 values took 2.2 (bench/results/2026-11-30-h200-rows.txt). Sums of
- * squares are formed in f64, whose order (eights of neighbouring values, those of a thread, then
- * a tree) depends on the row's length alone. */
+/* Ops on single rows: embedding, gathering, norm, rotation. Many rows are bound by memory, few by
+ * latencies; bench/cuda_state times norm and rotation. Of a recorded layer of 171 us the norm of one
+ * query of 1,280 values took 2.2 (bench/results/2026-11-30-h200-rows.txt). Sums of squares are
+ * formed in f64, whose order (eights of neighbouring values, those of a thread, then a tree)
+ * depends on the row's length alone. */
 #include "ops/cuda/card/common.cuh"
 #include "ops/cuda/card/launch.cuh"
 

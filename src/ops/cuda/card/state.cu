@@ -1,7 +1,7 @@
-/* What a step writes into the state of sequences: window records, open groups, compressed
- * entries and their index keys. Each reads and writes some KB a row: few rows are bound by
- * latencies, many by memory. None has a line of its own in bench/cuda; those that can stand on a
- * branch of a recorded step (model/v41.c). */
+/* What a step writes into the state of sequences: window records, open groups, compressed entries
+ * and their index keys. Each reads and writes some KB a row: few rows are bound by latencies, many
+ * by memory. bench/cuda_state times them; those that can stand on a branch of a recorded step
+ * (model/v41.c). */
 #include "ops/cuda/card/launch.cuh"
 #include "ops/cuda/card/state.cuh"
 
