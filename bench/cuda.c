@@ -1,8 +1,8 @@
 /* Speed of the CUDA backend's products, experts and draws at DeepSeek-V4.1-Flash's sizes, beside
- * the bandwidth of reading the card's memory, measured in the same run (cuda_state.c has the other
- * ops). Decode is held against the bytes that must be read, prefill is told in TFLOP/s. One line a
- * case; a first argument picks lines by a part of their name, a second one products and experts by
- * their number of rows. Without a card it says so and does nothing.
+ * the bandwidth of reading the card's memory, measured in the same run (cuda_state.c and
+ * cuda_rows.c have the other ops). Decode is held against the bytes that must be read, prefill is
+ * told in TFLOP/s. One line a case; a first argument picks lines by a part of their name, a second
+ * one products and experts by their number of rows. Without a card it says so and does nothing.
  *
  * Products of up to 64 rows are timed as steps run them: recorded, one behind the other, the next
  * one's weights on their way while the one in front ends, activations quantised by who makes them.

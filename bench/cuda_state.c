@@ -1,11 +1,8 @@
-/* Speed of the CUDA backend's ops on the state of sequences, on streams and on rows, at
- * DeepSeek-V4.1-Flash's sizes, beside the bandwidth of reading the card's memory, measured in the
- * same run (cuda.c has products, experts and draws). One line a case; an argument picks lines by a
- * part of their name. Without a card it says so and does nothing.
- *
- * Ops are called one by one, so launch gaps (2 to 3 us) are in; lines with "recorded" are of calls
- * one behind the other as a step runs them, on data that a cache holds as it does behind the op
- * that made them. */
+/* Speed of the CUDA backend's ops on the state of sequences, at DeepSeek-V4.1-Flash's sizes, beside
+ * the bandwidth of reading the card's memory, measured in the same run (cuda.c has products,
+ * experts and draws, cuda_rows.c what works on rows). One line a case; an argument picks lines by a
+ * part of their name. Without a card it says so and does nothing. Ops are called one by one, so
+ * launch gaps (2 to 3 us) are in. */
 #include <stdio.h>
 #include <string.h>
 
@@ -153,67 +150,6 @@ static void bench_index(void) {
     }
 }
 
-/* ---- streams ---------------------------------------------------------------------------------*/
-
-typedef struct streams {
-    int n;
-    di_bf16 *h, *x, *y;
-    float *coeffs;
-    di_tensor fn, base, scale, norm;
-} streams;
-
-static void expand(void *user, int i) {
-    const streams *s = user;
-    float *pre = s->coeffs, *post = pre + s->n * HC, *comb = post + s->n * HC;
-    (void)i;
-    be->ops->mhc_post(be, s->y, post, comb, s->n, HC, HIDDEN, s->h, pre, &s->norm, 1e-20f, s->x,
-                      NULL);
-}
-
-static void mix(void *user, int i) {
-    const streams *s = user;
-    float *pre = s->coeffs, *post = pre + s->n * HC, *comb = post + s->n * HC;
-    (void)i;
-    be->ops->mhc_mix(be, s->h, s->n, HC, HIDDEN, &s->fn, &s->base, &s->scale, 1e-20f, 1e-6f, 20,
-                     pre, post, comb);
-}
-
-static void bench_streams(void) {
-    static const int rows[] = {1, 8, 64, 8192};
-    static float base[(2 + HC) * HC], scale[3];
-    streams s = {0};
-    if (!wanted("streams")) {
-        return;
-    }
-    float *fn = di_calloc((2 + HC) * HC * HC * HIDDEN, sizeof *fn);
-    di_bf16 *norm = di_calloc(HIDDEN, sizeof *norm);
-    s.fn = (di_tensor){.dtype = DI_F32, .rank = 2, .shape = {(2 + HC) * HC, HC * HIDDEN}};
-    s.fn.data = fn;
-    s.base = (di_tensor){.dtype = DI_F32, .data = base};
-    s.scale = (di_tensor){.dtype = DI_F32, .data = scale};
-    s.norm = (di_tensor){.dtype = DI_BF16, .rank = 1, .shape = {HIDDEN}, .data = norm};
-    s.h = device_bf16((size_t)MAX_ROWS * HC * HIDDEN);
-    s.x = device((size_t)MAX_ROWS * HIDDEN * 2);
-    s.coeffs = device((size_t)MAX_ROWS * (2 + HC) * HC * 4);
-    s.y = device_bf16((size_t)MAX_ROWS * HIDDEN);
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        char name[96];
-        s.n = rows[i];
-        double row = 2.0 * HIDDEN * HC;
-        snprintf(name, sizeof name, "streams: mix, %d rows", s.n);
-        tell(name, per_call(mix, &s, 1), 4.0 * (2 + HC) * HC * HC * HIDDEN + s.n * row, 0);
-        snprintf(name, sizeof name, "streams: expand, collapse, norm, %d rows", s.n);
-        tell(name, per_call(expand, &s, 1), s.n * (2 * row + 4.0 * HIDDEN), 0);
-    }
-    be->ops->free(be, s.h);
-    be->ops->free(be, s.x);
-    be->ops->free(be, s.coeffs);
-    be->ops->free(be, s.y);
-    di_cuda_forget(be);
-    di_free(fn);
-    di_free(norm);
-}
-
 /* ---- what a step writes ----------------------------------------------------------------------*/
 
 enum { GROUP = 2, /* tokens of a compressed entry */ MOST_WRITTEN = 2048 };
@@ -320,114 +256,13 @@ static void bench_written(void) {
     }
 }
 
-/* ---- rows ------------------------------------------------------------------------------------*/
-
-typedef struct rows {
-    int n;
-    di_bf16 *h, *x, *y, *q;
-    float *pre, *weights;
-    int32_t *experts;
-    di_rope_table rope;
-    di_tensor norm, short_norm, gate, bias;
-} rows;
-
-static void collapse(void *user, int i) {
-    const rows *r = user;
-    (void)i;
-    be->ops->mhc_pre(be, r->h, r->pre, r->n, HC, HIDDEN, r->y);
-}
-
-static void mean(void *user, int i) {
-    const rows *r = user;
-    (void)i;
-    be->ops->stream_mean(be, r->h, r->n, HC, HIDDEN, r->y, HIDDEN);
-}
-
-static void norm_hidden(void *user, int i) {
-    const rows *r = user;
-    (void)i;
-    be->ops->rms_norm(be, r->x, &r->norm, 1e-6f, r->n, HIDDEN, NULL, r->y);
-}
-
-static void norm_queries(void *user, int i) {
-    const rows *r = user;
-    (void)i;
-    be->ops->rms_norm(be, r->x, &r->short_norm, 1e-6f, r->n, Q_LORA, NULL, r->y);
-}
-
-static void rotate(void *user, int i) {
-    const rows *r = user;
-    (void)i;
-    be->ops->rope(be, r->q, r->n, HEADS, HEAD_DIM, r->rope, false);
-}
-
-static void route(void *user, int i) {
-    const rows *r = user;
-    (void)i;
-    be->ops->route(be, r->x, r->n, &r->gate, &r->bias, NULL, NULL, 1, TOP_K, true, 2.5f, r->experts,
-                   r->weights);
-}
-
-static void bench_rows(void) {
-    static const int counts[] = {1, 8, 64, 2048};
-    static di_bf16 norm[HIDDEN];
-    static float bias[EXPERTS];
-    static const struct {
-        const char *name;
-        call_fn *call;
-        double bytes; /* of a row */
-    } ops[] = {
-        {"streams collapsed", collapse, 2.0 * (HC + 1) * HIDDEN},
-        {"streams' mean", mean, 2.0 * (HC + 1) * HIDDEN},
-        {"norm of 5120, quantised", norm_hidden, 4.0 * HIDDEN},
-        {"norm of 1280, quantised", norm_queries, 4.0 * Q_LORA},
-        {"rotation of 64 heads", rotate, 8.0 * HEADS * ROPE_HALF},
-        {"router, its product included", route, 2.0 * HIDDEN},
-    };
-    const size_t most = 2048;
-    rows r = {0};
-    if (!wanted("rows of")) {
-        return;
-    }
-    r.norm = (di_tensor){.dtype = DI_BF16, .rank = 1, .shape = {HIDDEN}, .data = norm};
-    r.short_norm = (di_tensor){.dtype = DI_BF16, .rank = 1, .shape = {Q_LORA}, .data = norm + 1};
-    r.gate = make_weight(DI_BF16, EXPERTS, HIDDEN);
-    r.bias = (di_tensor){.dtype = DI_F32, .rank = 1, .shape = {EXPERTS}, .data = bias};
-    r.h = device_bf16(most * HC * HIDDEN);
-    r.x = device_bf16(most * HIDDEN);
-    r.y = device(most * HIDDEN * 2);
-    r.q = device_bf16(most * HEADS * HEAD_DIM);
-    r.pre = (float *)(void *)device_bf16(most * HC * 2);
-    r.experts = device(most * TOP_K * sizeof *r.experts);
-    r.weights = device(most * TOP_K * sizeof *r.weights);
-    r.rope.half = ROPE_HALF;
-    r.rope.cos = (float *)(void *)device_bf16(most * ROPE_HALF * 2);
-    r.rope.sin = (float *)(void *)device_bf16(most * ROPE_HALF * 2);
-    for (size_t k = 0; k < sizeof ops / sizeof *ops; k++) {
-        for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
-            char name[96];
-            double shared = ops[k].call == route ? 2.0 * EXPERTS * HIDDEN : 0;
-            r.n = counts[i];
-            snprintf(name, sizeof name, "%s, %d rows of recorded calls", ops[k].name, r.n);
-            tell(name, per_recorded_call(ops[k].call, &r, 20), r.n * ops[k].bytes + shared, 0);
-        }
-    }
-    void *buffers[] = {r.h, r.x, r.y, r.q, r.pre, r.experts, r.weights, r.rope.cos, r.rope.sin};
-    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++) {
-        be->ops->free(be, buffers[i]);
-    }
-    di_cuda_forget(be);
-}
-
 int main(int argc, char **argv) {
     if (!card_open(argc, argv)) {
         return 0;
     }
     bench_attention();
     bench_index();
-    bench_streams();
     bench_written();
-    bench_rows();
     card_close();
     return 0;
 }

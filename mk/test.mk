@@ -64,9 +64,9 @@ $(BUILD)/bench/ops $(BUILD)/bench/ops.o: CFLAGS += -fopenmp
 $(BUILD)/bench/prefix.o $(BUILD)/bench/sched.o: CPPFLAGS += -Ibench -Itests
 
 # A card's ops, and the model of full width on one.
-$(BUILD)/bench/cuda $(BUILD)/bench/cuda_state: $(BUILD)/bench/support/card.o
+$(BUILD)/bench/cuda $(BUILD)/bench/cuda_state $(BUILD)/bench/cuda_rows: $(BUILD)/bench/support/card.o
 $(BUILD)/bench/cuda_model $(BUILD)/bench/cuda_drafts: $(BUILD)/bench/support/wide.o
-BENCH_CARD := cuda cuda_state cuda_model cuda_drafts support/card support/wide
+BENCH_CARD := cuda cuda_state cuda_rows cuda_model cuda_drafts support/card support/wide
 $(BENCH_CARD:%=$(BUILD)/bench/%.o): CPPFLAGS += -Ibench
 
 $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/libdeepinfer.a

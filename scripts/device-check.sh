@@ -174,9 +174,9 @@ if [ -n "$checks" ]; then
     failed=$(grep -c '^FAIL' "$out/$(date -u +%F)-$short-checks.txt")
 fi
 if [ -n "$bench" ]; then
-    { heading 'bench/cuda, bench/cuda_state, tests/cuda/cublas.py' &&
+    { heading 'bench/cuda, bench/cuda_state, bench/cuda_rows, tests/cuda/cublas.py' &&
         timeout 280 "$here/bin/cuda" && echo && timeout 120 "$here/bin/cuda_state" && echo &&
-        timeout 60 python3 tests/cuda/cublas.py; } 2>&1 |
+        timeout 120 "$here/bin/cuda_rows" && echo && timeout 60 python3 tests/cuda/cublas.py; } 2>&1 |
         tee "$out/$(date -u +%F)-$short-ops.txt"
     [ "${PIPESTATUS[0]}" -eq 0 ] || failed=1
     { heading 'bench/engine' && timeout 280 "$here/bin/engine" models/demo 96 cuda; } 2>&1 |

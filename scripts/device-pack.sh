@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 to=${DEVICE_DIR:-build/device}
 programs='tests/ops/test_cpu tests/ops/test_cpu_state tests/ops/test_cuda_bits tests/model/test_layers
     tests/model/test_demo_model tests/model/test_invariance tests/model/test_drafts bench/cuda
-    bench/cuda_state bench/cuda_model bench/cuda_drafts tests/engine/test_draws tests/model/test_queue
+    bench/cuda_state bench/cuda_rows bench/cuda_model bench/cuda_drafts tests/engine/test_draws tests/model/test_queue
     tests/engine/test_random_events tests/engine/test_drafts tests/engine/test_forced
     tests/engine/test_card_drafts tests/model/test_rounds bench/engine bench/drafts deepinfer'
 rm -rf "$to"

@@ -61,8 +61,8 @@ void dk_index(cudaStream_t s, const dk_index_call *c) {
     badcard_launch_rows(__func__, c->rows);
 }
 
-void dk_embed(cudaStream_t s, const int32_t *tokens, int n, const dk_bf16 *table, size_t pitch,
-              int d, int hc, dk_bf16 *h, float *pre) {
+void dk_embed(cudaStream_t s, const int32_t *tokens, int n, const dk_bf16 *table, int d, int hc,
+              dk_bf16 *h, float *pre) {
     badcard_launch(__func__);
 }
 

@@ -237,8 +237,8 @@ void dk_index(cudaStream_t s, const dk_index_call *c);
 
 /* ---- rows -------------------------------------------------------------------------------------*/
 
-void dk_embed(cudaStream_t s, const int32_t *tokens, int n, const dk_bf16 *table, size_t pitch,
-              int d, int hc, dk_bf16 *h, float *pre);
+void dk_embed(cudaStream_t s, const int32_t *tokens, int n, const dk_bf16 *table, int d, int hc,
+              dk_bf16 *h, float *pre);
 void dk_gather(cudaStream_t s, const void *from, const int32_t *rows, int n, size_t bytes,
                void *to);
 /* out[t] = bf16(mean over the streams), rows ldo values apart. */

@@ -20,7 +20,7 @@ void di_card_embed(di_backend *be, const int32_t *tokens, int n, const di_tensor
     if (n > 0 && di_card_enter(c, "embed")) {
         const void *rows = di_card_array(c, table->data, bytes); /* rows as stored: no matrix */
         if (rows && di_card_host_arrays(c, host, 1)) {
-            dk_embed(c->stream, host[0].device, n, rows, d, (int)d, hc, h, pre);
+            dk_embed(c->stream, host[0].device, n, rows, (int)d, hc, h, pre);
         }
         di_card_leave(c);
     }

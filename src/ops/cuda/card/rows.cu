@@ -1,5 +1,5 @@
 /* Ops on single rows: embedding, gathering, norm, rotation. Many rows are bound by memory, few by
- * latencies; bench/cuda_state times norm and rotation. Of a recorded layer of 171 us the norm of one
+ * latencies; bench/cuda_rows times them. Of a recorded layer of 171 us the norm of one
  * query of 1,280 values took 2.2 (bench/results/2026-11-30-h200-rows.txt). Sums of squares are
  * formed in f64, whose order (eights of neighbouring values, those of a thread, then a tree)
  * depends on the row's length alone. */
@@ -12,24 +12,33 @@ static unsigned blocks_for(long long n, int per_block) {
 
 /* ---- embedding and gathering -----------------------------------------------------------------*/
 
-/* h[t][s] = table[tokens[t]] for each of hc streams s, pre[t] = (1, 0, ...); h [n, hc, d]. Bound by
- * the writing of h. Grid: tokens. */
-static __global__ void embed(const int32_t *tokens, const dk_bf16 *table, size_t pitch, int d,
-                             int hc, dk_bf16 *h, float *pre) {
+/* h[t][s] = table[tokens[t]] for each of hc streams s, pre[t] = (1, 0, ...); h [n, hc, d], rows of
+ * so many words. Bound by the writing of h. Grid: tokens. */
+template <typename T>
+static __global__ void embed(const int32_t *tokens, const T *table, int words, int hc, T *h,
+                             float *pre) {
     int t = blockIdx.x;
     begin_overlapped();
-    const dk_bf16 *row = table + (size_t)tokens[t] * pitch;
-    for (int i = threadIdx.x; i < hc * d; i += blockDim.x) {
-        h[(size_t)t * hc * d + i] = row[i % d];
+    const T *row = table + (size_t)tokens[t] * words;
+    for (int i = threadIdx.x; i < words; i += blockDim.x) {
+        T v = row[i];
+        for (int s = 0; s < hc; s++) {
+            h[((size_t)t * hc + s) * words + i] = v;
+        }
     }
     if ((int)threadIdx.x < hc) {
         pre[t * hc + threadIdx.x] = threadIdx.x == 0;
     }
 }
 
-void dk_embed(cudaStream_t s, const int32_t *tokens, int n, const dk_bf16 *table, size_t pitch,
-              int d, int hc, dk_bf16 *h, float *pre) {
-    launch_overlapped(s, embed, dim3(n), 256, 0, 1, tokens, table, pitch, d, hc, h, pre);
+void dk_embed(cudaStream_t s, const int32_t *tokens, int n, const dk_bf16 *table, int d, int hc,
+              dk_bf16 *h, float *pre) {
+    if (d % 8 == 0 && ((size_t)table | (size_t)h) % 16 == 0) {
+        launch_overlapped(s, embed<uint4>, dim3(n), 256, 0, 1, tokens, (const uint4 *)table, d / 8,
+                          hc, (uint4 *)h, pre);
+    } else {
+        launch_overlapped(s, embed<dk_bf16>, dim3(n), 256, 0, 1, tokens, table, d, hc, h, pre);
+    }
 }
 
 /* to[i] = from[rows[i]], rows of so many words. Bound by memory. Grid: rows. */
