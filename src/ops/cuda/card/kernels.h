@@ -254,6 +254,7 @@ void dk_rope(cudaStream_t s, dk_bf16 *x, int n, int heads, int dim, const float 
 
 typedef struct dk_mix {
     int n, hc, width, mixes, sinkhorn_iters; /* width: hc * d, mixes: (2 + hc) * hc */
+    int part; /* values of one of 128 parts of the width; dk_mhc_mix sets it */
     float norm_eps, hc_eps;
     const dk_bf16 *h;
     const float *fn, *base, *scale;
