@@ -12,6 +12,7 @@
 
 #include "base/alloc.h"
 #include "support/card.h"
+#include "support/synthetic.h"
 
 #define CYCLE_BYTES ((size_t)1 << 30)
 
@@ -186,7 +187,7 @@ static int choose(int rows, int32_t *chosen) {
     for (int t = 0; t < rows; t++) {
         bool mine[EXPERTS] = {false};
         for (int i = 0; i < TOP_K;) {
-            int e = (int)(next_random() % EXPERTS);
+            int e = (int)(synthetic_random() % EXPERTS);
             i += !mine[e];
             mine[e] = true;
         }
@@ -285,7 +286,7 @@ static void draw(void *user, int i) {
 static float *device_logits(size_t n) {
     static float piece[PIECE / sizeof(float)];
     for (size_t i = 0; i < PIECE / sizeof *piece; i++) {
-        uint64_t r = next_random();
+        uint64_t r = synthetic_random();
         uint64_t sum = (r & 0xffff) + (r >> 16 & 0xffff) + (r >> 32 & 0xffff) + (r >> 48);
         piece[i] = ((float)sum - 131070.0f) * (5.2f / 65536);
     }
@@ -299,7 +300,7 @@ static void fill_draws(draws *d, const di_draw *kind, int vocab, int n) {
     for (int i = 0; i < n; i++) {
         d->rows[i] = *kind;
         d->rows[i].logits = i;
-        d->rows[i].seed = next_random();
+        d->rows[i].seed = synthetic_random();
         d->rows[i].forced = d->rows[i].mask = d->rows[i].fed = -1;
         d->rows[i].floor = 1;
         d->rows[i].race = true;

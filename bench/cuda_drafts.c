@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "engine/draft_round.h"
 #include "sched/pricer.h"
+#include "support/synthetic.h"
 #include "support/wide.h"
 
 enum {
@@ -130,7 +131,7 @@ static double fixed_rate(int b, int length) {
 }
 
 static double unit(void) {
-    return ((double)(wide_random() >> 11) + 0.5) * 0x1p-53;
+    return ((double)(synthetic_random() >> 11) + 0.5) * 0x1p-53;
 }
 
 static void open_pricer(di_pricer *p, int b) {

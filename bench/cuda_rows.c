@@ -12,6 +12,7 @@
 
 #include "base/alloc.h"
 #include "support/card.h"
+#include "support/synthetic.h"
 
 /* ---- streams ---------------------------------------------------------------------------------*/
 
@@ -237,22 +238,15 @@ static void engram(void *user, int i) {
                     &l->q_weight, &l->k_weight, HC, HIDDEN, 1e-6f, l->h);
 }
 
-/* Larger than make_weight makes them: E4M3 with its scales behind the codes, all of it one piece of
- * random codes again and again. */
+/* Larger than make_weight makes them: E4M3 with its scales behind the codes. */
 static di_tensor make_codes(int64_t n, int64_t k, int scale_rows) {
-    static uint8_t piece[PIECE];
     size_t codes = (size_t)(n * k), scales = codes / 32 / (size_t)scale_rows;
     uint8_t *data = di_alloc(codes + scales);
     if (!data) {
         give_up("the host has no memory left");
     }
-    for (size_t i = 0; i < PIECE; i++) {
-        piece[i] = (uint8_t)(next_random() & 0xbf);
-    }
-    for (size_t at = 0; at < codes; at += PIECE) {
-        memcpy(data + at, piece, codes - at < PIECE ? codes - at : PIECE);
-    }
-    memset(data + codes, 118, scales);
+    synthetic_fill(data, codes, SYNTHETIC_E4M3, 0, 0);
+    memset(data + codes, synthetic_scale(SYNTHETIC_E4M3, 0.0125), scales);
     return (di_tensor){.dtype = DI_F8_E4M3,
                        .rank = 2,
                        .shape = {n, k},
@@ -274,7 +268,7 @@ static void make_hash(di_ngram_hash *h) {
         offsets[i] = (int64_t)i * (TABLE_ROWS / COLUMNS);
     }
     for (int i = 0; i <= NGRAMS; i++) {
-        multipliers[i] = next_random() >> 20 | 1;
+        multipliers[i] = synthetic_random() >> 20 | 1;
     }
     *h = (di_ngram_hash){NGRAMS + 1, NGRAM_HEADS, COLUMNS, VOCAB,      2,
                          map,        primes,      offsets, multipliers};
@@ -303,10 +297,10 @@ static void make_arguments(lookups *l) {
         l->freq[i] = 1.0f / (float)(1 + i * i);
     }
     for (size_t i = 0; i < n; i++) {
-        l->positions[i] = (int64_t)(next_random() % (1 << 20));
+        l->positions[i] = (int64_t)(synthetic_random() % (1 << 20));
     }
     for (size_t i = 0; i < n * (1 + LOOK_BACK); i++) {
-        l->tokens[i] = (int32_t)(next_random() % VOCAB);
+        l->tokens[i] = (int32_t)(synthetic_random() % VOCAB);
     }
     q->args_send(be, l->rows, bytes);
 }

@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "support/card.h"
+#include "support/synthetic.h"
 
 /* ---- state of sequences ----------------------------------------------------------------------*/
 
@@ -87,7 +88,7 @@ static void open_scene(scene *s, int batch, int rows, int64_t context) {
     for (size_t i = 0; i < n * INDEX_TOPK; i++) {
         int64_t share = (context - rows) / INDEX_TOPK;
         list[i] = (int32_t)((int64_t)(i % INDEX_TOPK) * share +
-                            (int64_t)(next_random() % (uint64_t)share));
+                            (int64_t)(synthetic_random() % (uint64_t)share));
     }
     be->ops->upload(be, s->topk, list, n * INDEX_TOPK * sizeof *list);
     s->sink = (di_tensor){.dtype = DI_F32, .rank = 1, .shape = {HEADS}, .data = s->sinks};

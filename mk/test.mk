@@ -64,9 +64,11 @@ $(BUILD)/bench/ops $(BUILD)/bench/ops.o: CFLAGS += -fopenmp
 $(BUILD)/bench/prefix.o $(BUILD)/bench/sched.o: CPPFLAGS += -Ibench -Itests
 
 # A card's ops, and the model of full width on one.
-$(BUILD)/bench/cuda $(BUILD)/bench/cuda_state $(BUILD)/bench/cuda_rows: $(BUILD)/bench/support/card.o
-$(BUILD)/bench/cuda_model $(BUILD)/bench/cuda_drafts: $(BUILD)/bench/support/wide.o
-BENCH_CARD := cuda cuda_state cuda_rows cuda_model cuda_drafts support/card support/wide
+BENCH_OPS := cuda cuda_state cuda_rows
+BENCH_WIDE := cuda_model cuda_drafts
+BENCH_CARD := $(BENCH_OPS) $(BENCH_WIDE) support/card support/wide support/synthetic
+$(BENCH_OPS:%=$(BUILD)/bench/%): $(BUILD)/bench/support/card.o $(BUILD)/bench/support/synthetic.o
+$(BENCH_WIDE:%=$(BUILD)/bench/%): $(BUILD)/bench/support/wide.o $(BUILD)/bench/support/synthetic.o
 $(BENCH_CARD:%=$(BUILD)/bench/%.o): CPPFLAGS += -Ibench
 
 $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/libdeepinfer.a

@@ -8,13 +8,13 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "support/synthetic.h"
 
 di_backend *be;
 int only_rows;
 
 static const char *only;
 static double ceiling; /* bytes a second */
-static uint64_t state = 1;
 
 _Noreturn void give_up(const char *what) {
     fprintf(stderr, "bench: %s\n", what);
@@ -28,31 +28,32 @@ void wait_for_all(void) {
     }
 }
 
-uint64_t next_random(void) { /* splitmix64 */
-    uint64_t z = state += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
-
 /* ---- data ------------------------------------------------------------------------------------*/
 
-/* `bytes` of random codes, no NaN among them, at an address of their own. */
-static void *codes_at_own_address(size_t bytes) {
-    static int file = -1;
-    const size_t most = (size_t)96 << 20;
-    if (file < 0) {
-        file = memfd_create("codes", 0);
-        if (file < 0 || ftruncate(file, (off_t)most) != 0) {
+static synthetic_kind kind_of(di_dtype dtype) {
+    return dtype == DI_F8_E4M3 ? SYNTHETIC_E4M3
+           : dtype == DI_BF16  ? SYNTHETIC_BF16
+                               : SYNTHETIC_E2M1;
+}
+
+enum { MOST_CODES = 96 << 20 };
+
+static const double WEIGHT_DEVIATION = 0.022; /* about what all of the model's have */
+
+/* `bytes` of a weight, at an address of their own. */
+static void *codes_at_own_address(synthetic_kind kind, size_t bytes) {
+    static int files[SYNTHETIC_Q8 + 1];
+    int *file = &files[kind];
+    if (*file == 0) {
+        *file = memfd_create("codes", 0);
+        if (*file < 0 || ftruncate(*file, (off_t)MOST_CODES) != 0) {
             give_up("no memory for codes");
         }
-        uint64_t *p = mmap(NULL, most, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-        for (size_t i = 0; i < most / 8; i++) {
-            p[i] = next_random() & 0xbfbfbfbfbfbfbfbfu;
-        }
-        munmap(p, most);
+        void *p = mmap(NULL, MOST_CODES, PROT_READ | PROT_WRITE, MAP_SHARED, *file, 0);
+        synthetic_fill(p, MOST_CODES, kind, 0, WEIGHT_DEVIATION);
+        munmap(p, MOST_CODES);
     }
-    void *p = bytes <= most ? mmap(NULL, bytes, PROT_READ, MAP_SHARED, file, 0) : MAP_FAILED;
+    void *p = bytes <= MOST_CODES ? mmap(NULL, bytes, PROT_READ, MAP_SHARED, *file, 0) : MAP_FAILED;
     if (p == MAP_FAILED) {
         give_up("no address space for codes");
     }
@@ -60,19 +61,22 @@ static void *codes_at_own_address(size_t bytes) {
 }
 
 di_tensor make_weight(di_dtype dtype, int64_t rows, int64_t k) {
-    static uint8_t *scales;
-    static const size_t most = (size_t)16 << 20;
-    if (!scales) {
-        scales = di_alloc(most);
-        for (size_t i = 0; scales && i < most; i++) {
-            scales[i] = (uint8_t)(118 + next_random() % 4);
-        }
+    static uint8_t *scales[2];
+    const size_t most = (size_t)16 << 20;
+    synthetic_kind kind = kind_of(dtype);
+    di_tensor w = {.dtype = dtype, .rank = 2, .shape = {rows, k}};
+    w.data = codes_at_own_address(kind, (size_t)(rows * k) * (size_t)di_dtype_bits(dtype) / 8);
+    if (dtype == DI_BF16) {
+        return w;
     }
-    di_tensor w = {.dtype = dtype, .rank = 2, .shape = {rows, k}, .scale = scales};
-    w.data = codes_at_own_address((size_t)(rows * k) * (size_t)di_dtype_bits(dtype) / 8);
+    uint8_t **all = &scales[dtype == DI_FP4_E2M1];
+    if (!*all) {
+        *all = di_alloc(most);
+        memset(*all, synthetic_scale(kind, WEIGHT_DEVIATION), most);
+    }
     w.scale_block[0] = dtype == DI_FP4_E2M1 ? 1 : 32;
     w.scale_block[1] = 32;
-    w.scale = dtype == DI_BF16 ? NULL : scales;
+    w.scale = *all;
     return w;
 }
 
@@ -99,10 +103,7 @@ void fill(void *to, size_t bytes, const void *piece) {
 
 di_bf16 *device_bf16(size_t n) {
     static di_bf16 piece[PIECE / sizeof(di_bf16)];
-    for (size_t i = 0; i < PIECE / sizeof *piece; i++) {
-        uint64_t r = next_random();
-        piece[i] = (di_bf16)((r & 0x8070) | (124 + (r >> 20) % 4) << 7);
-    }
+    synthetic_fill(piece, sizeof piece, SYNTHETIC_Q8, 0, 0);
     di_bf16 *p = device(n * sizeof *p);
     fill(p, n * sizeof *p, piece);
     return p;
@@ -111,7 +112,7 @@ di_bf16 *device_bf16(size_t n) {
 void *device_bytes(size_t n, uint64_t mask) {
     static uint64_t piece[PIECE / sizeof(uint64_t)];
     for (size_t i = 0; i < PIECE / sizeof *piece; i++) {
-        piece[i] = next_random() & mask;
+        piece[i] = synthetic_random() & mask;
     }
     void *p = device(n);
     fill(p, n, piece);

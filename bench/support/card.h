@@ -43,16 +43,15 @@ void card_close(void);
 
 _Noreturn void give_up(const char *what);
 void wait_for_all(void);
-uint64_t next_random(void);
 
-/* A weight of random codes at an address of its own: weights are visited in turn so that none is
- * found in a cache again. On the host they are one small piece of memory that stands at many
+/* A synthetic weight at an address of its own: weights are visited in turn so that none is found in
+ * a cache again. On the host they are one small piece of memory that stands at many
  * addresses; on the card every address has a copy of its own. */
 di_tensor make_weight(di_dtype dtype, int64_t rows, int64_t k);
 size_t weight_bytes(const di_tensor *w);
 
-/* Memory of the card: as it is; filled with a piece, again and again; n random BF16 values of about
- * unit size, of few enough bits that Q8 changes none; random bytes under a mask. */
+/* Memory of the card: as it is; filled with a piece, again and again; n BF16 values of about unit
+ * size that Q8 does not change; random bytes under a mask. */
 void *device(size_t bytes);
 void fill(void *to, size_t bytes, const void *piece);
 di_bf16 *device_bf16(size_t n);

@@ -2,6 +2,7 @@
 #include "support/wide.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,9 +14,8 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "ops/cuda/cuda.h"
+#include "support/synthetic.h"
 #include "weights/inventory.h"
-
-static uint64_t state = 1;
 
 _Noreturn void wide_give_up(const char *what) {
     fprintf(stderr, "%s: %s\n", program_invocation_short_name, what);
@@ -28,52 +28,42 @@ void wide_check(bool ok, const di_error *err) {
     }
 }
 
-uint64_t wide_random(void) { /* splitmix64 */
-    uint64_t z = state += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
-
 /* ---- weights ----------------------------------------------------------------------------------*/
 
 /* Random values of one kind, mapped as often as wanted. */
 typedef struct piece {
     int file;
     size_t bytes;
+    synthetic_kind kind;
+    double mean, deviation;
 } piece;
 
-typedef uint64_t (*eight_bytes)(void);
-
-static uint64_t random_codes(void) {
-    return wide_random() & 0xbfbfbfbfbfbfbfbfu; /* no NaN among them */
-}
-
-static uint64_t random_scales(void) { /* 2^-9 .. 2^-6 */
-    return 0x7676767676767676u + (wide_random() & 0x0303030303030303u);
-}
-
-static uint64_t random_bf16(void) { /* up to 2^-3, of either sign */
-    return (wide_random() & 0x807f807f807f807fu) |
-           (0x3c003c003c003c00u + (wide_random() & 0x0180018001800180u));
-}
-
-static uint64_t random_f32(void) { /* up to 2^-3, of either sign */
-    return (wide_random() & 0x807fffff807fffffu) | 0x3d0000003d000000u;
-}
-
-static piece make_piece(const char *name, size_t bytes, eight_bytes value) {
-    piece p = {.file = memfd_create(name, 0), .bytes = bytes};
-    uint64_t *to = MAP_FAILED;
-    if (p.file >= 0 && ftruncate(p.file, (off_t)bytes) == 0) {
-        to = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, p.file, 0);
+/* Memory that a piece's file is filled through. */
+static uint8_t *open_piece(piece *p) {
+    void *to = MAP_FAILED;
+    p->file = memfd_create("weights", 0);
+    if (p->file >= 0 && ftruncate(p->file, (off_t)p->bytes) == 0) {
+        to = mmap(NULL, p->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, p->file, 0);
     }
     if (to == MAP_FAILED) {
         wide_give_up("no memory on the host for random weights");
     }
-    for (size_t i = 0; i < bytes / 8; i++) {
-        to[i] = value();
-    }
+    return to;
+}
+
+static piece make_piece(size_t bytes, synthetic_kind kind, double mean, double deviation) {
+    piece p = {.bytes = bytes, .kind = kind, .mean = mean, .deviation = deviation};
+    uint8_t *to = open_piece(&p);
+    synthetic_fill(to, bytes, kind, mean, deviation);
+    munmap(to, bytes);
+    return p;
+}
+
+/* Scales that are all the same. */
+static piece make_scales(size_t bytes, uint8_t scale) {
+    piece p = {.bytes = bytes};
+    uint8_t *to = open_piece(&p);
+    memset(to, scale, bytes);
     munmap(to, bytes);
     return p;
 }
@@ -84,7 +74,8 @@ static void *map_piece(piece p, size_t bytes) {
     size_t room = bytes <= p.bytes ? (p.bytes - bytes) / page + 1 : 0;
     void *at = MAP_FAILED;
     if (room > 0) {
-        at = mmap(NULL, bytes, PROT_READ, MAP_SHARED, p.file, (off_t)(wide_random() % room * page));
+        off_t from = (off_t)(synthetic_random() % room * page);
+        at = mmap(NULL, bytes, PROT_READ, MAP_SHARED, p.file, from);
     }
     if (at == MAP_FAILED) {
         wide_give_up("no address space for weights");
@@ -92,12 +83,85 @@ static void *map_piece(piece p, size_t bytes) {
     return at;
 }
 
+enum { MOST_PIECES = 64 };
+
 typedef struct filler {
-    piece codes, scales, bf16, f32;
+    piece expert_piece, expert_scale_piece;
+    piece pieces[MOST_PIECES];
+    int num_pieces;
     char *expert_codes[DI_MAX_LAYERS], *expert_scales[DI_MAX_LAYERS];
     size_t codes_used, scales_used; /* in the layer under way */
     int layer, num_layers, expert_layers;
 } filler;
+
+/* A tensor's values, from a piece that others of the same kind have their own from. */
+static void *map_values(filler *f, size_t bytes, synthetic_kind kind, double mean,
+                        double deviation) {
+    const size_t more = (size_t)16 << 20; /* for tensors to differ */
+    for (int i = 0; i < f->num_pieces; i++) {
+        const piece *p = &f->pieces[i];
+        if (p->kind == kind && p->bytes >= bytes && p->mean == mean && p->deviation == deviation) {
+            return map_piece(*p, bytes);
+        }
+    }
+    if (f->num_pieces == MOST_PIECES) {
+        wide_give_up("more kinds of weights than thought");
+    }
+    piece *p = &f->pieces[f->num_pieces++];
+    *p = make_piece(bytes + more, kind, mean, deviation);
+    return map_piece(*p, bytes);
+}
+
+/* What the released model's tensors are like: projections by their deviation, as a multiple of 1 /
+ * sqrt(values of a row), norms by their mean. The others: 1, and little around 0. */
+typedef struct likeness {
+    const char *name; /* its end */
+    double multiple, mean;
+} likeness;
+
+static likeness likeness_of(const di_parameter *p) {
+    static const likeness known[] = {
+        {"attn.wq_a", 1.6, 0},
+        {"attn.wq_b", 0.95, 0},
+        {"attn.wkv", 1.8, 0},
+        {"attn.wo_a", 1.6, 0},
+        {"attn.wo_b", 1.9, 0},
+        {".gate.weight", 2.9, 0},
+        {".w1", 1.5, 0},
+        {".w3", 1.5, 0},
+        {".w2", 1.05, 0},
+        {"attn_norm.weight", 0, 0.025},
+        {"ffn_norm.weight", 0, 0.2},
+        {"q_norm.weight", 0, 0.97},
+        {"kv_norm.weight", 0, 0.4},
+        {"compressor.norm.weight", 0, 0.6},
+        {"k_norm.weight", 0, 0.5},
+        {"norm.weight", 0, 1},
+        {"engram.q_weight", 0, 1},
+        {"engram.k_weight", 0, 1},
+    };
+    size_t length = strlen(p->name);
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        size_t end = strlen(known[i].name);
+        if (end <= length && strcmp(p->name + length - end, known[i].name) == 0) {
+            return known[i];
+        }
+    }
+    return (likeness){p->name, 1, 0};
+}
+
+/* Mean and deviation of a parameter's values. */
+static void spread_of(const di_parameter *p, double *mean, double *deviation) {
+    likeness like = likeness_of(p);
+    *mean = like.mean;
+    if (strcmp(p->name, "embed.weight") == 0) {
+        *deviation = 0.12;
+    } else if (like.mean != 0) {
+        *deviation = like.mean / 10;
+    } else {
+        *deviation = p->rank == 1 ? 0.01 : like.multiple / sqrt((double)p->shape[1]);
+    }
+}
 
 static size_t align64(size_t n) {
     return (n + 63) / 64 * 64;
@@ -121,7 +185,7 @@ static void fill_expert(filler *f, const di_parameter *p, di_tensor *t, size_t b
     t->scale = (uint8_t *)f->expert_scales[own] + f->scales_used;
     f->codes_used += align64(bytes);
     f->scales_used += align64(scales);
-    if (f->codes_used > f->codes.bytes || f->scales_used > f->scales.bytes) {
+    if (f->codes_used > f->expert_piece.bytes || f->scales_used > f->expert_scale_piece.bytes) {
         wide_give_up("a layer's experts are larger than thought");
     }
 }
@@ -139,8 +203,11 @@ static bool fill_parameter(void *context, const di_parameter *p) {
         values *= (size_t)p->shape[i];
     }
     size_t bytes = values * (size_t)di_dtype_bits(t.dtype) / 8;
+    double mean, deviation;
+    spread_of(p, &mean, &deviation);
     if (p->storage < DI_STORED_FP8) {
-        t.data = map_piece(p->storage == DI_STORED_F32 ? f->f32 : f->bf16, bytes);
+        synthetic_kind kind = p->storage == DI_STORED_F32 ? SYNTHETIC_F32 : SYNTHETIC_BF16;
+        t.data = map_values(f, bytes, kind, mean, deviation);
     } else {
         t.scale_block[0] = p->storage == DI_STORED_FP8 ? 32 : 1;
         t.scale_block[1] = 32;
@@ -150,8 +217,10 @@ static bool fill_parameter(void *context, const di_parameter *p) {
         if (p->storage == DI_STORED_FP4) {
             fill_expert(f, p, &t, bytes, scales);
         } else {
-            t.data = map_piece(f->codes, bytes);
-            t.scale = map_piece(f->scales, scales);
+            piece all = make_scales(scales, synthetic_scale(SYNTHETIC_E4M3, deviation));
+            t.data = map_values(f, bytes, SYNTHETIC_E4M3, 0, 0);
+            t.scale = map_piece(all, scales);
+            close(all.file);
         }
     }
     *p->slot = t;
@@ -205,18 +274,20 @@ static void make_weights(wide *w) {
     read_config(&w->weights.config);
     size_t expert = 3 * (size_t)c->moe_intermediate_size * (size_t)c->hidden_size;
     size_t experts = (size_t)c->n_routed_experts;
+    /* w1 and w3; w2's, 1.05 / sqrt(2304), comes to the same */
+    uint8_t scale = synthetic_scale(SYNTHETIC_E2M1, 1.5 / sqrt((double)c->hidden_size));
     filler f = {
-        .codes = make_piece("codes", (expert / 2 + 4096) * experts, random_codes),
-        .scales = make_piece("scales", (expert / 32 + 4096) * experts, random_scales),
-        .bf16 = make_piece("bf16", (size_t)3 << 29, random_bf16),
-        .f32 = make_piece("f32", (size_t)16 << 20, random_f32),
+        .expert_piece = make_piece((expert / 2 + 4096) * experts, SYNTHETIC_E2M1, 0, 0),
+        .expert_scale_piece = make_scales((expert / 32 + 4096) * experts, scale),
         .layer = -1,
         .num_layers = c->num_hidden_layers,
         .expert_layers = w->o.expert_layers,
     };
     for (int l = 0; l < w->o.expert_layers; l++) {
-        f.expert_codes[l] = mmap(NULL, f.codes.bytes, PROT_READ, MAP_SHARED, f.codes.file, 0);
-        f.expert_scales[l] = mmap(NULL, f.scales.bytes, PROT_READ, MAP_SHARED, f.scales.file, 0);
+        f.expert_codes[l] =
+            mmap(NULL, f.expert_piece.bytes, PROT_READ, MAP_SHARED, f.expert_piece.file, 0);
+        f.expert_scales[l] = mmap(NULL, f.expert_scale_piece.bytes, PROT_READ, MAP_SHARED,
+                                  f.expert_scale_piece.file, 0);
         if (f.expert_codes[l] == MAP_FAILED || f.expert_scales[l] == MAP_FAILED) {
             wide_give_up("no address space for experts");
         }
@@ -303,7 +374,7 @@ static void open_model(wide *w) {
     int64_t count = room + 64 * (int64_t)w->o.max_batch;
     w->tokens = di_calloc((size_t)count, sizeof *w->tokens);
     for (int64_t i = 0; w->tokens && i < count; i++) {
-        w->tokens[i] = (int32_t)(wide_random() % (uint64_t)w->weights.config.vocab_size);
+        w->tokens[i] = (int32_t)(synthetic_random() % (uint64_t)w->weights.config.vocab_size);
     }
     printf("state of %d sequences: %.1f GiB; 40 layers, experts of %d of them\n", w->o.max_batch,
            (double)di_cache_bytes(&w->weights.config, &co) / (1 << 30), w->o.expert_layers);

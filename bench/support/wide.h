@@ -39,7 +39,6 @@ typedef struct wide {
 
 _Noreturn void wide_give_up(const char *what);
 void wide_check(bool ok, const di_error *err);
-uint64_t wide_random(void);
 
 /* Everything on the card, steps recorded. False: there is no card, which has been said. */
 bool wide_open(wide *w, const wide_options *o);
