@@ -1,6 +1,7 @@
 /* A whole model of DeepSeek-V4.1-Flash's width, all 40 layers of it, on a card: prefill in tokens a
  * second, and a step of decoding at several batch sizes and contexts, beside the time that reading
- * what it must read would take at the bandwidth measured in the same run.
+ * what it must read would take at the bandwidth measured in the same run: experts that rows went
+ * to are counted, not guessed.
  *
  *   bench/cuda_model [--expert-layers N] [--batch N] [CONTEXT...]
  *
@@ -41,17 +42,12 @@ static bool add_bytes(void *context, const di_parameter *p) {
     return true;
 }
 
-/* Weights outside the experts once, the experts that n rows are expected to touch, and of each
- * sequence's state the window, the selected entries and the index keys. */
-static double bytes_of_step(int n, int64_t context) {
+/* Weights outside the experts once, the experts that are touched, and of each of n sequences' state
+ * the window, the selected entries and the index keys. */
+static double bytes_of_step(int n, int64_t context, double touched) {
     const di_config *c = &w.weights.config;
-    double dense = 0, experts = c->n_routed_experts, touched, state_bytes = 0;
+    double dense = 0, state_bytes = 0;
     di_inventory_walk(&w.weights, add_bytes, &dense);
-    double miss = 1 - (double)c->num_experts_per_tok / experts, none = 1;
-    for (int i = 0; i < n; i++) {
-        none *= miss;
-    }
-    touched = experts * (1 - none);
     double expert = 3.0 * c->moe_intermediate_size * c->hidden_size * (0.5 + 1.0 / 32);
     const di_state_layout *layout = di_cache_pool(w.cache)->layout;
     for (int l = 0; l < c->num_hidden_layers; l++) {
@@ -98,13 +94,15 @@ static void decode(di_seq *seqs, int n, int64_t context) {
         double seconds = wide_steps(&w, seqs, n, 1, STEPS);
         took = run > 0 && seconds < took ? seconds : took;
     }
-    double floor = bytes_of_step(n, context) / w.bandwidth;
+    double touched = wide_touched(&w, seqs, n);
+    double floor = bytes_of_step(n, context, touched) / w.bandwidth;
     double head_floor =
         2.0 * w.weights.config.vocab_size * w.weights.config.hidden_size / w.bandwidth;
     printf("decode, batch %3d, context %6lld   %8.2f ms a step, %5.1f %% of the floor's speed   "
-           "head %5.2f ms   a layer %7.1f us, floor %7.1f us   %5.1f %%\n",
+           "head %5.2f ms   a layer %7.1f us, floor %7.1f us   %5.1f %%   %5.1f experts\n",
            n, (long long)context, took * 1e3, 100 * (floor + head_floor) / took, head * 1e3,
-           (took - head) * 1e6 / layers, floor * 1e6 / layers, 100 * floor / (took - head));
+           (took - head) * 1e6 / layers, floor * 1e6 / layers, 100 * floor / (took - head),
+           touched);
     fflush(stdout);
 }
 

@@ -56,4 +56,8 @@ enum { WIDE_MOST_SEQS = 256 };
  * average over `steps` of them that are queued one behind the other. */
 double wide_steps(wide *w, di_seq *seqs, int n, int rows_each, int steps);
 
+/* Experts of a layer that the next step of one row each touches, the mean of all layers. Runs it op
+ * by op; lengths stay. */
+double wide_touched(wide *w, di_seq *seqs, int n);
+
 #endif
