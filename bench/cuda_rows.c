@@ -208,6 +208,8 @@ typedef struct lookups {
     di_bf16 *h, *x;
     float *pre;
     di_rope_table rope;
+    void *host[4]; /* what tensors lie in */
+    int num_host;
 } lookups;
 
 static void embed(void *user, int i) {
@@ -238,13 +240,19 @@ static void engram(void *user, int i) {
                     &l->q_weight, &l->k_weight, HC, HIDDEN, 1e-6f, l->h);
 }
 
-/* Larger than make_weight makes them: E4M3 with its scales behind the codes. */
-static di_tensor make_codes(int64_t n, int64_t k, int scale_rows) {
-    size_t codes = (size_t)(n * k), scales = codes / 32 / (size_t)scale_rows;
-    uint8_t *data = di_alloc(codes + scales);
-    if (!data) {
+static void *take_host(lookups *l, size_t bytes) {
+    void *p = di_calloc(bytes, 1);
+    if (!p) {
         give_up("the host has no memory left");
     }
+    l->host[l->num_host++] = p;
+    return p;
+}
+
+/* Larger than make_weight makes them: E4M3 with its scales behind the codes. */
+static di_tensor make_codes(lookups *l, int64_t n, int64_t k, int scale_rows) {
+    size_t codes = (size_t)(n * k), scales = codes / 32 / (size_t)scale_rows;
+    uint8_t *data = take_host(l, codes + scales);
     synthetic_fill(data, codes, SYNTHETIC_E4M3, 0, 0);
     memset(data + codes, synthetic_scale(SYNTHETIC_E4M3, 0.0125), scales);
     return (di_tensor){.dtype = DI_F8_E4M3,
@@ -312,15 +320,12 @@ static void open_lookups(lookups *l) {
     make_hash(&l->hash);
     make_arguments(l);
     l->embedding = (di_tensor){.dtype = DI_BF16, .rank = 2, .shape = {VOCAB, HIDDEN}};
-    l->embedding.data = di_calloc(VOCAB, 2 * HIDDEN);
-    if (!l->embedding.data) {
-        give_up("the host has no memory left");
-    }
-    l->wkv = make_codes((HC + 1) * HIDDEN, COLUMNS * ROW, 32);
+    l->embedding.data = take_host(l, (size_t)VOCAB * 2 * HIDDEN);
+    l->wkv = make_codes(l, (HC + 1) * HIDDEN, COLUMNS * ROW, 32);
     l->q_weight = (di_tensor){.dtype = DI_BF16, .rank = 2, .shape = {HC, HIDDEN}, .data = norms};
     l->k_weight = l->q_weight;
-    l->on_card = make_codes(TABLE_ROWS, ROW, 1);
-    l->locked = make_codes(TABLE_ROWS, ROW, 1);
+    l->on_card = make_codes(l, TABLE_ROWS, ROW, 1);
+    l->locked = make_codes(l, TABLE_ROWS, ROW, 1);
     if (!be->ops->queue->load_ngrams(be, &l->on_card, true) ||
         !be->ops->queue->load_ngrams(be, &l->locked, false)) {
         give_up("n-gram tables cannot be loaded");
@@ -336,14 +341,13 @@ static void open_lookups(lookups *l) {
 
 static void close_lookups(lookups *l) {
     void *buffers[] = {l->h, l->x, l->pre, l->rope.cos, l->rope.sin};
-    const di_tensor *tensors[] = {&l->embedding, &l->wkv, &l->on_card, &l->locked};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++) {
         be->ops->free(be, buffers[i]);
     }
     be->ops->queue->args_destroy(be, l->rows);
     di_cuda_forget(be);
-    for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) {
-        di_free((void *)(uintptr_t)tensors[i]->data);
+    for (int i = 0; i < l->num_host; i++) {
+        di_free(l->host[i]);
     }
 }
 
