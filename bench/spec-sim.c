@@ -144,18 +144,18 @@ static machine machine_with(const char *name, const timed_rows *steps, int num_s
  * bench/cuda_drafts measured them: bench/results/2026-11-30-h200-drafts.txt. */
 static machine card_machine(void) {
     static const timed_rows steps[] = {
-        {1, 6.73},      {2, 8.72},      {3, 11.58},    {5, 13.98},   {6, 15.07},    {16, 25.57},
-        {32, 38.94},    {48, 46.78},    {64, 52.24},   {80, 58.96},  {96, 61.85},   {128, 65.85},
-        {192, 75.12},   {256, 83.60},   {320, 93.06},  {384, 98.80}, {512, 113.55}, {768, 142.09},
-        {1024, 171.99}, {1280, 202.67}, {1536, 234.22}};
-    static const timed_rows drafts[] = {{1, 1.07}, {16, 2.74}, {64, 5.67}, {256, 15.64}};
+        {1, 6.28},      {2, 8.09},      {3, 10.96},    {5, 13.32},    {6, 14.45},    {16, 26.53},
+        {32, 44.38},    {48, 57.06},    {64, 67.27},   {80, 78.94},   {96, 84.95},   {128, 94.22},
+        {192, 108.21},  {256, 116.78},  {320, 125.41}, {384, 129.35}, {512, 140.06}, {768, 160.63},
+        {1024, 184.91}, {1280, 206.97}, {1536, 230.66}};
+    static const timed_rows drafts[] = {{1, 1.02}, {16, 2.74}, {64, 6.00}, {256, 14.78}};
     return machine_with("an H200, full width", steps, (int)(sizeof steps / sizeof *steps), drafts,
                         (int)(sizeof drafts / sizeof *drafts));
 }
 
 /* The demo model there at temperature 1, at 85827f3: a draw took some 70 us then, and a round of
- * drafts has five. From what steps of bench/drafts took (bench/results/2026-11-30-h200-drafts.txt),
- * draws and rounds told apart by the same at temperature 0. */
+ * drafts has five. From what steps of bench/drafts took, draws and rounds told apart by the same at
+ * temperature 0. */
 static machine demo_machine(void) {
     static const timed_rows steps[] = {{1, 0.89},  {6, 1.00},  {8, 1.06},  {16, 1.18},  {34, 1.44},
                                        {48, 1.58}, {64, 1.74}, {128, 2.4}, {256, 3.70}, {384, 5.0}};
