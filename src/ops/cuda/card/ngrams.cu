@@ -1,7 +1,8 @@
 /* What tokens look up: feeding of tokens that were just drawn, n-gram hashing, rows of the tables,
  * and the gate through which they join the streams. Few tokens are bound by latencies, many by
- * memory, and by the table's when it is the host's. Not measured by themselves; the product between
- * rows and gate, which is linear.cu's, takes 42 us a layer that has it (docs/cuda.md). */
+ * memory, and by the table's when it is the host's. Hashing takes 2.6 us for a token and 3.8 for
+ * 2,048; rows, the product between rows and gate, which is linear.cu's, and gate 51 us for a token
+ * (53 with the table in the host's memory), 68 % of the bandwidth (bench/cuda_rows). */
 #include "ops/cuda/card/common.cuh"
 #include "ops/cuda/card/launch.cuh"
 #include "ops/cuda/card/queue.h"
