@@ -379,8 +379,7 @@ template <bool WHOLE> static __global__ void __launch_bounds__(THREADS, 1) mix_f
 }
 
 /* Many tokens: the sums of all tiles, each block with a slot of fn in its shared memory and one
- * tile after the other, the next one's values under way. Grid: as many as share the tiles; slots.
- */
+ * tile after the other, the next one's values under way. Grid: what shares the tiles; slots. */
 enum { MANY_GROUPS = 3, MANY_FN = PARTS * CHUNKS * MANY_GROUPS * 2 * 32 * 16 /* bytes */ };
 
 static __global__ void __launch_bounds__(THREADS, 1) project_many(dk_mix c) {
@@ -402,7 +401,7 @@ static __global__ void __launch_bounds__(THREADS, 1) project_many(dk_mix c) {
         }
     }
     wait_for_predecessors();
-    uint4 next[CHUNKS][2];
+    uint4 next[CHUNKS][2] = {};
     for (int t0 = blockIdx.x * TILE, last = -1, buffer = 0; last < c.n;
          last = t0, t0 += gridDim.x * TILE, buffer ^= 1) {
         uint4 x[CHUNKS][2];
