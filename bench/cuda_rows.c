@@ -1,8 +1,8 @@
 /* Speed of the CUDA backend's ops on streams and rows, and of what tokens look up, at
  * DeepSeek-V4.1-Flash's sizes, beside the bandwidth of reading the card's memory, measured in the
  * same run (cuda.c has products, experts and draws, cuda_state.c what works on the state of
- * sequences). One line a case; a first argument picks lines by a part of their name, a second one
- * by their number of rows. Without a card it says so and does nothing.
+ * sequences). One line a case; a first argument picks one part ("streams", "rows of", "looked up"),
+ * a second one lines by their number of rows. Without a card it says so and does nothing.
  *
  * Streams are called one by one, so launch gaps (2 to 3 us) are in; the others are recorded, one
  * behind the other as a step runs them, rows on data that a cache holds as it does behind the op

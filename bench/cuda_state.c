@@ -1,8 +1,8 @@
 /* Speed of the CUDA backend's ops on the state of sequences, at DeepSeek-V4.1-Flash's sizes, beside
  * the bandwidth of reading the card's memory, measured in the same run (cuda.c has products,
- * experts and draws, cuda_rows.c what works on rows). One line a case; an argument picks lines by a
- * part of their name. Without a card it says so and does nothing. Ops are called one by one, so
- * launch gaps (2 to 3 us) are in. */
+ * experts and draws, cuda_rows.c what works on rows). One line a case; an argument picks one
+ * part ("attention", "index", "written"). Without a card it says so and does nothing. Ops are
+ * called one by one, so launch gaps (2 to 3 us) are in. */
 #include <stdio.h>
 #include <string.h>
 

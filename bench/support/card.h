@@ -36,8 +36,8 @@ enum { PIECE = 1 << 20 }; /* bytes of random data, repeated as often as needed *
 extern di_backend *be; /* the card */
 extern int only_rows;  /* 0, or the number of rows that is asked for */
 
-/* Opens card 0 and measures; of the program's arguments the first picks lines by a part of their
- * name, the second what takes rows by their number. False, told, without a card. */
+/* Opens card 0 and measures; of the program's arguments the first picks lines or parts by a piece
+ * of their name, the second what takes rows by their number. False, told, without a card. */
 bool card_open(int argc, char **argv);
 void card_close(void);
 

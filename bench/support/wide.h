@@ -1,10 +1,10 @@
 /* A whole model of DeepSeek-V4.1-Flash's width on a card, with random weights: what the benchmarks
  * of whole steps (bench/cuda_model.c, cuda_drafts.c) have in common.
  *
- * Weights are random codes with scales as in the released model. As all of its routed experts
- * (272 GB) fit on no card, only some layers have experts of their own, and layer l (draft stages
- * are numbered behind the others) uses those of layer l % expert_layers: a step still reads as many
- * bytes, far more than any cache holds. n-gram tables are small ones, for the same reason.
+ * Weights are random and spread as the released model's are (synthetic.h). As all of its routed
+ * experts (272 GB) fit on no card, only some layers have experts of their own, and layer l (draft
+ * stages are numbered behind the others) uses those of layer l % expert_layers: a step still reads
+ * as many bytes, far more than any cache holds. n-gram tables are small ones, for the same reason.
  *
  * On the host the weights are a few pieces of memory that stand at many addresses; on the card each
  * address has a copy of its own. Whatever fails here ends the program with a message. */

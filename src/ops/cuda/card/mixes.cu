@@ -358,7 +358,8 @@ static __device__ __forceinline__ void finish(const dk_mix &c, finish_room *room
 
 /* x = (h[t] . fn[r]) * scale / sqrt(mean(h[t]^2) + eps) + base, for h [n, hc * d] and fn's (2 +
  * hc) * hc rows; pre = sigmoid(x) + eps, post = 2 sigmoid(x), comb = Sinkhorn rounds on
- * softmax(x). With hc 4 and d 5120: 8.4 us for a row, 256 us for 8,192, 29 % of the bandwidth.
+ * softmax(x). With hc 4 and d 5120: 8.4 us for a row, 257 us for 8,192, 29 % of the bandwidth
+ * (bench/cuda_rows).
  *
  * Few tokens, one launch. Grid: tiles of tokens; slots of each eight rows of fn. */
 template <bool WHOLE> static __global__ void __launch_bounds__(THREADS, 1) mix_few(dk_mix c) {
