@@ -173,32 +173,44 @@ static __device__ __forceinline__ void put(const dk_result &y, int row, int col,
     }
 }
 
-/* Sums of columns [8 i, ...) of the block, one at a time: any alignment, either type. */
-static __device__ __forceinline__ void put_plain(const linear_call &c, const linear_place &p,
-                                                 const warp_rows &w, int i, const float (&v)[4]) {
+/* `count` times eight columns: columns 8 (first + step i) and on. */
+struct columns_of_y {
+    int first, step, count;
+};
+
+/* What a thread has kept at `own`, a block's share apart, to y, one value at a time: any alignment,
+ * either type. In a loop: its code is long, and what lies between the pieces of code that a block
+ * runs has to be fetched too. */
+template <class S>
+static __device__ __forceinline__ void put_rest(const linear_call &c, const linear_place &p,
+                                                const warp_rows &w, uint32_t own, columns_of_y at) {
     int lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (int i = 0; i < at.count; i++) {
+        float4 four = load_shared_floats(own + i * S::CONSUMERS * 16);
+        const float v[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
-    for (int u = 0; u < 4; u++) {
-        int row = w.row + lane / 4 + u / 2 * 8, col = i * 8 + lane % 4 * 2 + u % 2;
-        if (row >= w.begin && row < w.end && col < p.count) {
-            put(c.to[p.target].y, row, p.col0 + col, v[u]);
+        for (int u = 0; u < 4; u++) {
+            int row = w.row + lane / 4 + u / 2 * 8;
+            int col = (at.first + i * at.step) * 8 + lane % 4 * 2 + u % 2;
+            if (row >= w.begin && row < w.end && col < p.count) {
+                put(c.to[p.target].y, row, p.col0 + col, v[u]);
+            }
         }
     }
 }
 
 /* As put_turned, through Q8, whose groups are 32 rows: two warps', which take every other eight
- * columns each. */
-template <class S>
+ * columns each. All warps have put theirs there. */
 static __device__ __forceinline__ void put_quantised(const linear_call &c, const linear_place &p,
-                                                     const warp_rows &w, uint32_t pieces, int first,
-                                                     int step, int count) {
+                                                     const warp_rows &w, uint32_t pieces,
+                                                     columns_of_y at) {
     const dk_result &y = c.to[p.target].y;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, second = warp % 2;
     int row = w.row - second * 16 + lane % 4 * 8; /* a group is four lanes */
-    uint32_t from = pieces + (warp - second + lane % 4 / 2) * count * 256 + lane % 2 * 16;
-    consumers_sync<S>();
-    for (int i = second; i < count; i += 2) {
-        int col = (first + i * step) * 8 + lane / 4;
+    uint32_t from = pieces + (warp - second + lane % 4 / 2) * at.count * 256 + lane % 2 * 16;
+    for (int i = second; i < at.count; i += 2) {
+        int col = (at.first + i * at.step) * 8 + lane / 4;
         uint4 v = q8_piece(load_shared(from + i * 256 + lane / 4 * 32));
         if (row >= w.begin && row < w.end && col < p.count) {
             *(uint4 *)(y.yb + (size_t)(p.col0 + col) * y.ldy + row) = v;
@@ -206,44 +218,51 @@ static __device__ __forceinline__ void put_quantised(const linear_call &c, const
     }
 }
 
-/* Sums of eight columns to y; or, if they can be written 8 rows at a time, to the warp's piece of
- * shared memory (16 rows a column) for put_turned. */
-static __device__ __forceinline__ void put_eight(const linear_call &c, const linear_place &p,
-                                                 const warp_rows &w, uint32_t piece, int i,
-                                                 float (&v)[4]) {
+/* Sums of eight columns on their way to y: to the warp's piece of shared memory (16 rows a column)
+ * for put_turned, if they can be written 8 rows at a time; else to a place of the thread's own, for
+ * put_rest. */
+static __device__ __forceinline__ void keep_eight(bool wide, const warp_rows &w, uint32_t piece,
+                                                  uint32_t own, float (&v)[4]) {
 #pragma unroll
     for (int u = 0; u < 4; u++) {
         v[u] = w.nan[u / 2] ? __uint_as_float(0x7fc00000u) : v[u];
     }
-    if (c.to[p.target].wide) {
+    if (wide) {
         store_turned(piece, bf16x2_of(v[0], v[1]), bf16x2_of(v[2], v[3]));
     } else {
-        put_plain(c, p, w, i, v);
+        store_shared(own, v);
     }
 }
 
-/* What lies there, `count` times eight columns, to y: 8 rows at a time. They are columns
- * 8 (first + step i). pieces: the first warp's piece. */
-template <class S>
+/* What lies there to y, 8 rows at a time. */
 static __device__ __forceinline__ void put_turned(const linear_call &c, const linear_place &p,
-                                                  const warp_rows &w, uint32_t pieces, int first,
-                                                  int step, int count) {
-    const linear_target &to = c.to[p.target];
+                                                  const warp_rows &w, uint32_t pieces,
+                                                  columns_of_y at) {
+    const dk_result &y = c.to[p.target].y;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = w.row + lane % 2 * 8;
-    uint32_t piece = pieces + warp * count * 256;
-    if (!to.wide) {
-        return;
-    }
-    if (to.y.q8) {
-        return put_quantised<S>(c, p, w, pieces, first, step, count);
-    }
+    uint32_t piece = pieces + warp * at.count * 256;
     __syncwarp();
-    for (int i = lane / 16; i < count; i += 2) {
-        int col = (first + i * step) * 8 + lane % 16 / 2;
+    for (int i = lane / 16; i < at.count; i += 2) {
+        int col = (at.first + i * at.step) * 8 + lane % 16 / 2;
         if (row >= w.begin && row < w.end && col < p.count) {
-            *(uint4 *)(to.y.yb + (size_t)(p.col0 + col) * to.y.ldy + row) =
+            *(uint4 *)(y.yb + (size_t)(p.col0 + col) * y.ldy + row) =
                 load_shared(piece + i * 256 + lane % 16 * 16);
         }
+    }
+}
+
+/* What keep_eight has kept, at `pieces` or by every thread at `own`, to y. */
+template <class S>
+static __device__ __forceinline__ void put_kept(const linear_call &c, const linear_place &p,
+                                                const warp_rows &w, uint32_t pieces, uint32_t own,
+                                                columns_of_y at) {
+    if (!c.to[p.target].wide) {
+        put_rest<S>(c, p, w, own, at);
+    } else if (c.to[p.target].y.q8) {
+        consumers_sync<S>();
+        put_quantised(c, p, w, pieces, at);
+    } else {
+        put_turned(c, p, w, pieces, at);
     }
 }
 
@@ -251,12 +270,13 @@ template <int N, class S>
 static __device__ __forceinline__ void put_all(const linear_call &c, const linear_place &p,
                                                const warp_rows &w, const ring &r,
                                                float (&acc)[N / 8][4]) {
-    uint32_t piece = r.data + threadIdx.x / 32 * (N / 8 * 256);
+    uint32_t piece = r.data + threadIdx.x / 32 * (N / 8 * 256), own = r.data + threadIdx.x * 16;
+    bool wide = c.to[p.target].wide;
 #pragma unroll
     for (int i = 0; i < N / 8; i++) {
-        put_eight(c, p, w, piece + i * 256, i, acc[i]);
+        keep_eight(wide, w, piece + i * 256, own + i * S::CONSUMERS * 16, acc[i]);
     }
-    put_turned<S>(c, p, w, r.data, 0, 1, N / 8);
+    put_kept<S>(c, p, w, r.data, own, {0, 1, N / 8});
 }
 
 /* Where k is cut, columns 8 i .. 8 i + 7 are added up by the block of slice i % slices. It has so
@@ -296,6 +316,7 @@ static __device__ __forceinline__ void exchange(const linear_call &c, const line
     barrier_wait(r.sums, 0);
     uint32_t pieces = r.data + c.slices * most * PART;
     uint32_t piece = pieces + threadIdx.x / 32 * (own * 256);
+    bool wide = c.to[p.target].wide;
 #pragma unroll 2
     for (int i = 0; i < own; i++) {
         float4 part[MAX_SLICES];
@@ -315,9 +336,9 @@ static __device__ __forceinline__ void exchange(const linear_call &c, const line
                 sum[3] += part[s].w;
             }
         }
-        put_eight(c, p, w, piece + i * 256, p.slice + i * c.slices, sum);
+        keep_eight(wide, w, piece + i * 256, at + i * PART, sum); /* where part 0 was */
     }
-    put_turned<S>(c, p, w, pieces, p.slice, c.slices, own);
+    put_kept<S>(c, p, w, pieces, at, {p.slice, c.slices, own});
 }
 
 /* The block's slice of x into its shared memory: [piece of 8 values][row]. */
@@ -339,19 +360,38 @@ static __device__ __forceinline__ void fill_rows(const linear_call &c, const lin
     consumers_sync<S>();
 }
 
-/* What consumers do, for one format. */
+/* The block's sums, weights having format F. */
 template <int F, class S, bool SLICED>
-static __device__ __forceinline__ void consume_and_put(const linear_call &c, const linear_place &p,
-                                                       const ring &r, const product_job<S> &j,
-                                                       own_rows own) {
+static __device__ __forceinline__ void consume_all(const ring &r, const product_job<S> &j,
+                                                   own_rows own, float (&acc)[S::COLS / 8][4]) {
     enum { N = S::COLS };
-    float acc[N / 8][4];
-    warp_rows w = rows_of_warp<S>(c, p);
     if constexpr (SLICED) {
         float part[N / 8][4];
         consume<F, N, S, true>(r, j, own, part, acc);
     } else {
         consume<F, N, S, false>(r, j, own, acc, acc);
+    }
+}
+
+/* What consumers do. */
+template <class S, bool SLICED>
+static __device__ __forceinline__ void consume_and_put(const linear_call &c, const linear_place &p,
+                                                       const ring &r, const product_job<S> &j,
+                                                       int ahead) {
+    enum { N = S::COLS };
+    float acc[N / 8][4];
+    warp_rows w = rows_of_warp<S>(c, p);
+    if constexpr (S::OWN_ROWS) {
+        wait_for_predecessors();
+        fill_rows<S>(c, p, j, r.at - ahead);
+        own_rows own = {own_descriptor_of(r.data - ahead, c.n), c.n * 8, c.n};
+        consume_all<DK_BF16, S, SLICED>(r, j, own, acc);
+    } else if (c.to[0].w.format == DK_FP8) {
+        consume_all<DK_FP8, S, SLICED>(r, j, {}, acc);
+    } else if (c.to[0].w.format == DK_FP4) {
+        consume_all<DK_FP4, S, SLICED>(r, j, {}, acc);
+    } else {
+        consume_all<DK_BF16, S, SLICED>(r, j, {}, acc);
     }
     wait_for_predecessors();
     if (!S::PAIRED && c.slices > 1) {
@@ -398,18 +438,7 @@ static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
         }
     } else {
         share_registers<S>(true);
-        if (S::OWN_ROWS) {
-            wait_for_predecessors();
-            fill_rows<S>(c, p, j, r.at - ahead);
-            own_rows own = {own_descriptor_of(r.data - ahead, c.n), c.n * 8, c.n};
-            consume_and_put<DK_BF16, S, SLICED>(c, p, r, j, own);
-        } else if (c.to[0].w.format == DK_FP8) {
-            consume_and_put<DK_FP8, S, SLICED>(c, p, r, j, {});
-        } else if (c.to[0].w.format == DK_FP4) {
-            consume_and_put<DK_FP4, S, SLICED>(c, p, r, j, {});
-        } else {
-            consume_and_put<DK_BF16, S, SLICED>(c, p, r, j, {});
-        }
+        consume_and_put<S, SLICED>(c, p, r, j, ahead);
     }
     if (S::PAIRED) {
         cluster_meet(); /* what the other one may still write to stays until then */
