@@ -403,6 +403,14 @@ static __device__ __forceinline__ void consume_and_put(const linear_call &c, con
     }
 }
 
+/* Whether a block asks for all it needs before the next kernel's may ask for their weights: where it
+ * brings little more than its ring holds, and would wait for the rest behind them (512 and 1280 x
+ * 5120: 1 us). With few columns it is the next kernel's setting up that counts. */
+template <class S>
+static __device__ __forceinline__ bool brings_first(const ring &r, const product_job<S> &j) {
+    return !S::PAIRED && S::COLS > 16 && loads_of(j) <= r.stages + 4;
+}
+
 template <class S, bool SLICED>
 static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     linear(const __grid_constant__ linear_call c) {
@@ -425,12 +433,18 @@ static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
         produce_early<S>(r, j, c.to[0].w.format);
     }
     __syncwarp();
-    let_successors_begin();
+    bool first = brings_first<S>(r, j);
+    if (!first) {
+        let_successors_begin();
+    }
     share_ring<S>();
     if (threadIdx.x >= S::CONSUMERS) {
         share_registers<S>(false);
         if (threadIdx.x == S::CONSUMERS) {
             produce<S>(r, j, c.to[0].w.format);
+            if (first) {
+                let_successors_begin();
+            }
         }
         __syncwarp();
         if (split) {
@@ -570,11 +584,20 @@ template <class S, bool SLICED> static void launch(cudaStream_t s, linear_call *
                       *c);
 }
 
+/* Blocks of 128 weight rows for one tile of columns, k uncut. */
+static long long blocks_of_128(const linear_call &c) {
+    return (long long)((c.to[0].m + 127) / 128 + (c.to[1].m + 127) / 128) * c.groups;
+}
+
 /* Whether tiles of 128 rows by 128 leave no multiprocessor idle. */
 static bool worth_large_tiles(const linear_call &c) {
-    int along = (c.to[0].m + 127) / 128 + (c.to[1].m + 127) / 128;
-    long long blocks = (long long)(c.n + 127) / 128 * along * c.groups;
-    return c.n > 64 && blocks >= MULTIPROCESSORS;
+    return c.n > 64 && (c.n + 127) / 128 * blocks_of_128(c) >= MULTIPROCESSORS;
+}
+
+/* Whether blocks of 128 rows leave none idle. Two places of a multiprocessor are filled more evenly
+ * than four, and the fullest one decides. */
+static bool worth_wide_blocks(const linear_call &c) {
+    return blocks_of_128(c) * c.slices > MULTIPROCESSORS;
 }
 
 /* So few rows are brought by every block for itself where weights are BF16: their chunks are large,
@@ -638,8 +661,12 @@ static void multiply(cudaStream_t s, const dk_product *p) {
         } else {
             launch<block_shape<256, 2, 1>, false>(s, &c);
         }
+    } else if (c.n <= 8 && worth_wide_blocks(c)) {
+        launch<block_shape<8, 2, 2>, false>(s, &c);
     } else if (c.n <= 8) {
         launch<block_shape<8, 1, 4>, false>(s, &c);
+    } else if (c.n <= 16 && worth_wide_blocks(c)) {
+        launch<block_shape<16, 2, 2>, false>(s, &c);
     } else if (c.n <= 16) {
         launch<block_shape<16, 1, 4>, false>(s, &c);
     } else if (c.n <= 32) {
