@@ -1,5 +1,6 @@
 #include "support/card.h"
 
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +15,8 @@ di_backend *be;
 int only_rows;
 
 static const char *only;
-static double ceiling; /* bytes a second */
+static double ceiling;     /* bytes a second */
+static unsigned megahertz; /* of the latest timing, at least; 0: not told */
 
 _Noreturn void give_up(const char *what) {
     fprintf(stderr, "bench: %s\n", what);
@@ -126,6 +128,34 @@ static int by_size(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+/* The clock of the first card's multiprocessors now, by the driver's library for such questions; 0
+ * without one. */
+static unsigned clock_now(void) {
+    enum { MULTIPROCESSORS = 1 };
+    typedef int init_fn(void), open_fn(unsigned, void **), clock_fn(void *, int, unsigned *);
+    static bool tried;
+    static clock_fn *clock_of;
+    static void *card;
+    unsigned clock = 0;
+    if (!tried) {
+        void *lib = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+        init_fn *init = lib ? (init_fn *)dlsym(lib, "nvmlInit_v2") : NULL;
+        open_fn *open = lib ? (open_fn *)dlsym(lib, "nvmlDeviceGetHandleByIndex_v2") : NULL;
+        if (init && open && init() == 0 && open(0, &card) == 0) {
+            clock_of = (clock_fn *)dlsym(lib, "nvmlDeviceGetClockInfo");
+        }
+        tried = true;
+    }
+    return clock_of && clock_of(card, MULTIPROCESSORS, &clock) == 0 ? clock : 0;
+}
+
+/* Waits for a run that has been queued, and notes the clock it goes at. */
+static void finish_run(int run) {
+    unsigned now = clock_now();
+    megahertz = run == 0 || now < megahertz ? now : megahertz;
+    wait_for_all();
+}
+
 double per_call(call_fn *f, void *user, int cycle) {
     int calls = cycle;
     double times[5], start;
@@ -147,7 +177,7 @@ double per_call(call_fn *f, void *user, int cycle) {
         for (int i = 0; i < calls; i++) {
             f(user, i % cycle);
         }
-        wait_for_all();
+        finish_run(r);
         times[r] = (di_now() - start) / calls;
     }
     qsort(times, 5, sizeof *times, by_size);
@@ -176,7 +206,7 @@ double per_recorded_call(call_fn *f, void *user, int cycle) {
                 give_up("scratch memory has moved since the recording");
             }
         }
-        wait_for_all();
+        finish_run(r);
         times[r] = (di_now() - start) / replays / cycle;
     }
     queue->program_free(be, program);
@@ -189,8 +219,9 @@ bool wanted(const char *name) {
 }
 
 void tell(const char *name, double seconds, double bytes, double flops) {
-    printf("%-44s %10.1f us %8.1f GB/s %5.1f %% %8.1f TFLOP/s\n", name, 1e6 * seconds,
+    printf("%-44s %10.1f us %8.1f GB/s %5.1f %% %8.1f TFLOP/s", name, 1e6 * seconds,
            bytes / seconds * 1e-9, 100 * bytes / seconds / ceiling, flops / seconds * 1e-12);
+    printf(megahertz > 0 ? " %6u MHz\n" : "\n", megahertz);
     fflush(stdout);
 }
 

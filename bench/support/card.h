@@ -63,7 +63,9 @@ typedef void call_fn(void *user, int i);
 double per_call(call_fn *f, void *user, int cycle);
 double per_recorded_call(call_fn *f, void *user, int cycle);
 
-/* Whether a line of that name was asked for; a line, beside the bandwidth. */
+/* Whether a line of that name was asked for; a line, beside the bandwidth, with the clock that the
+ * card had in the latest timing (the lowest of its 5 runs). Power may hold it back: then bytes take
+ * the longer the more is computed with them. */
 bool wanted(const char *name);
 void tell(const char *name, double seconds, double bytes, double flops);
 
