@@ -134,7 +134,7 @@ build/fuzz/tests/fuzz/%: build/fuzz/tests/fuzz/%.o build/fuzz/libdeepinfer.a
 	$(call say,LINK)
 	$(Q)$(CC) $(CFLAGS) -fsanitize=fuzzer $(LDFLAGS) $^ $(LDLIBS) -o $@
 
-FORMAT_SRC := $(shell git ls-files '*.c' '*.h' 2>/dev/null)
+FORMAT_SRC := $(shell git ls-files '*.c' '*.h' '*.cu' '*.cuh' 2>/dev/null)
 
 format:
 	@scripts/install-deps.sh --dev

@@ -1,7 +1,7 @@
 /* The draw of tokens: sample/row.h on the card, with the same token for the same logits, f32 [rows,
- * vocabulary]. Everything that decides is float32 arithmetic rounded step by step (nothing is fused)
- * or integers, so the order of sums is free; docs/sampling.md states the rules, src/sample/ is what
- * this must equal (tests/engine/test_draws.c compares).
+ * vocabulary]. Everything that decides is float32 arithmetic rounded step by step (nothing is
+ * fused) or integers, so the order of sums is free; docs/sampling.md states the rules, src/sample/
+ * is what this must equal (tests/engine/test_draws.c compares).
  *
  * A row is drawn by a block, or by a cluster of blocks if it is long. Each has its part of the
  * transformed row in its shared memory; what one block finds out, it pushes into the others'. Rows
@@ -192,8 +192,7 @@ static __device__ void walk_slice(context &x, end_search e, const slice &mine) {
 /* The first id, ascending, at which the inclusive sum over ids of weight(i) exceeds `left`, which
  * is below the sum of all. A warp adds up a run of the block's ids; the one whose run it lies in
  * looks closer. */
-template <typename F>
-static __device__ int32_t locate(context &x, uint64_t left, F weight) {
+template <typename F> static __device__ int32_t locate(context &x, uint64_t left, F weight) {
     int n = x.end - x.begin, run = (x.part / WARPS + 31) / 32 * 32;
     int from = x.warp * run, to = from + run < n ? from + run : n;
     uint64_t mine = 0;
@@ -531,8 +530,12 @@ static __device__ __noinline__ di_drawn score(context x, const di_draw_call &c, 
 static __global__ void __launch_bounds__(THREADS, 2)
     draw(const __grid_constant__ di_draw_call c, int part) {
     extern __shared__ __align__(16) unsigned char base[];
-    context x = {cg::this_cluster(), (int)gridDim.x, (int)blockIdx.x, (shared_parts *)base,
-                 (float *)(base + sizeof(shared_parts)), part};
+    context x = {cg::this_cluster(),
+                 (int)gridDim.x,
+                 (int)blockIdx.x,
+                 (shared_parts *)base,
+                 (float *)(base + sizeof(shared_parts)),
+                 part};
     x.begin = min(x.rank * part, c.vocab_size);
     x.end = min(x.begin + part, c.vocab_size);
     x.warp = threadIdx.x / 32;
@@ -553,7 +556,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
             return;
         }
     }
-    shaped r = {value_of((uint32_t)(best >> 32)), d->octaves, (int32_t)~(uint32_t)best};
+    shaped r = {value_of((uint32_t)(best >> 32)), d->octaves, (int32_t) ~(uint32_t)best};
     r.end = {-INFINITY, INT32_MAX, d->floor};
     di_drawn out = {};
     out.status = best >> 32 == ALL     ? DI_DRAW_BAD_LOGITS

@@ -1,6 +1,6 @@
 /* The numbers that decide a draw: sample/arithmetic.h and the race of docs/sampling.md on the card,
- * in the same float32 steps and integers. Text that is run once a draw is bound by being fetched, so
- * what matters here is how few instructions there are. */
+ * in the same float32 steps and integers. Text that is run once a draw is bound by being fetched,
+ * so what matters here is how few instructions there are. */
 #ifndef DI_OPS_CUDA_DRAW_CUH
 #define DI_OPS_CUDA_DRAW_CUH
 

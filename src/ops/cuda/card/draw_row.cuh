@@ -55,8 +55,8 @@ struct context {
     cg::cluster_group cluster;
     int blocks, rank;
     shared_parts *s;
-    float *row;     /* ids begin .. end, and -infinity behind it up to a multiple of 128 */
-    int part;       /* ids of a block */
+    float *row; /* ids begin .. end, and -infinity behind it up to a multiple of 128 */
+    int part;   /* ids of a block */
     int begin, end;
     int warp, lane;
 };

@@ -403,9 +403,9 @@ static __device__ __forceinline__ void consume_and_put(const linear_call &c, con
     }
 }
 
-/* Whether a block asks for all it needs before the next kernel's may ask for their weights: where it
- * brings little more than its ring holds, and would wait for the rest behind them (512 and 1280 x
- * 5120: 1 us). With few columns it is the next kernel's setting up that counts. */
+/* Whether a block asks for all it needs before the next kernel's may ask for their weights: where
+ * it brings little more than its ring holds, and would wait for the rest behind them (512 and 1280
+ * x 5120: 1 us). With few columns it is the next kernel's setting up that counts. */
 template <class S>
 static __device__ __forceinline__ bool brings_first(const ring &r, const product_job<S> &j) {
     return !S::PAIRED && S::COLS > 16 && loads_of(j) <= r.stages + 4;
