@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
-# Runs test programs one after the other and counts their cases; the last line is the total.
-# Called by `make test-run` from the repository's root: scripts/run-tests.sh PROGRAM...
+# Runs test programs and counts their cases; the last line is the total. Called by `make test-run`
+# from the repository's root: scripts/run-tests.sh PROGRAM...
+#
+# One after the other, but for those of the engine, which compute with one thread each: as many of
+# them as there are processors run at once, TEST_JOBS at most (4).
 #
 # A PROGRAM is a cmocka binary, a *.sh (bash) or a *.py (PYTHON). Cases are lines of TAP: "ok ...",
 # "not ok ...", "... # SKIP why". A script may print none and then is one case by its exit status
@@ -36,16 +39,47 @@ case $MODE in
 esac
 limit=${TEST_TIMEOUT:-$limit}
 
+jobs=$(nproc)
+((jobs > ${TEST_JOBS:-4})) && jobs=${TEST_JOBS:-4}
 passed=0 failed=0 skipped=0
-output=$(mktemp)
-trap 'rm -f "$output"' EXIT
+programs=("$@")
+outputs=$(mktemp -d)
+trap 'rm -rf "$outputs"' EXIT
 
+# test_requests rests for milliseconds and looks what has happened.
+side_by_side() {
+    [[ $1 == "$BUILD"/tests/engine/* && $1 != *test_requests ]]
+}
+
+# run_program K: the K-th program; leaves OUTPUTS/K, and exit status and time in OUTPUTS/K.end.
 run_program() {
-    case $1 in
-        *.sh) timeout -k 10 "$limit" bash "$1" ;;
-        *.py) timeout -k 10 "$limit" "$PYTHON" "$1" ;;
-        *) timeout -k 10 "$limit" "$1" ;;
-    esac >"$output" 2>&1 </dev/null
+    local program=${programs[$1]} start=$EPOCHREALTIME command=() child
+    case $program in
+        *.sh) command=(bash) ;;
+        *.py) command=("$PYTHON") ;;
+    esac
+    timeout -k 10 "$limit" "${command[@]}" "$program" >"$outputs/$1" 2>&1 </dev/null &
+    child=$!
+    trap 'kill "$child"' TERM
+    wait "$child"
+    echo "$? $(seconds_since "$start")" >"$outputs/$1.end"
+}
+
+# Starts the K-th program and those behind it that may run beside it, up to as many as may.
+started=0
+pids=()
+trap 'kill "${pids[@]}" 2>/dev/null; wait; exit 130' INT TERM
+start_programs() {
+    local k
+    for ((k = $1; k < ${#programs[@]} && k < $1 + jobs; k++)); do
+        [ "$k" -gt "$1" ] && ! side_by_side "${programs[k]}" && return
+        if [ "$k" -ge "$started" ]; then
+            run_program "$k" &
+            pids[k]=$!
+            started=$((k + 1))
+        fi
+        side_by_side "${programs[k]}" || return
+    done
 }
 
 # Prints "passed failed skipped planned" of the TAP lines in the file.
@@ -64,11 +98,12 @@ seconds_since() {
     printf '%d.%02d s' $(((now - then) / 1000000)) $(((now - then) / 10000 % 100))
 }
 
-for program in "$@"; do
+for ((k = 0; k < ${#programs[@]}; k++)); do
+    program=${programs[k]} output=$outputs/$k
     name=${program#"$BUILD"/}
-    start=$EPOCHREALTIME
-    run_program "$program"
-    status=$?
+    start_programs "$k"
+    wait "${pids[$k]}"
+    read -r status took <"$output.end"
     read -r ok bad skip plan < <(count_cases "$output")
     cases=$((ok + bad + skip))
 
@@ -93,7 +128,6 @@ for program in "$@"; do
     [ -n "$why" ] && bad=$((bad + 1))
 
     passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + skip))
-    took=$(seconds_since "$start")
     if [ "$bad" -gt 0 ]; then
         echo "FAIL  $name: ${why:-$bad of $cases cases} ($took)"
         sed 's/^/    /' "$output"

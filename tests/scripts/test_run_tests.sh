@@ -9,7 +9,7 @@ source tests/support/tap.bash
 gives() {
     local status=$1 total=$2 found
     shift 2
-    TEST_TIMEOUT=2 MODE=release scripts/run-tests.sh "${@/#/$work/}" >"$work/log" 2>&1
+    TEST_TIMEOUT=2 MODE=release BUILD=$work scripts/run-tests.sh "${@/#/$work/}" >"$work/log" 2>&1
     found=$?
     [ $found -eq "$status" ] && [ "$(tail -n 1 "$work/log")" = "$total" ]
 }
@@ -51,6 +51,21 @@ gives 0 '3 passed, 0 failed, 1 skipped' plain.sh passed_over.sh test_it.py
 say $? scripts_count_by_their_lines_or_their_exit_status
 gives 1 '0 passed, 1 failed' wrong.sh && grep -q 'the reason' "$work/log"
 say $? a_script_that_fails_is_a_failure
+export MET=$work/met
+program tests/engine/first 'until [ -e "$MET" ]; do sleep 0.01; done; echo "ok - a"'
+program tests/engine/second 'touch "$MET"; echo "not ok - b"; exit 1'
+program tests/engine/third 'echo "ok - c"'
+if [ "$(nproc)" -gt 1 ]; then
+    gives 1 '3 passed, 1 failed' tests/engine/{first,second,third} plain.sh &&
+        [ "$(grep -oE '^(ok|FAIL) +[a-z/.]+' "$work/log" | tr -s ' ' | tr '\n' ' ')" = \
+            'ok tests/engine/first FAIL tests/engine/second ok tests/engine/third ok plain.sh ' ]
+    say $? those_of_the_engine_run_beside_each_other_and_are_told_in_order
+else
+    echo 'ok - those_of_the_engine_run_beside_each_other_and_are_told_in_order # SKIP one processor'
+fi
+rm -f "$MET"
+TEST_JOBS=1 gives 1 '0 passed, 2 failed' tests/engine/first tests/engine/second
+say $? one_job_is_one_program_at_a_time
 export DEEPINFER_SEED=1
 program sees.sh '[ -z "${DEEPINFER_SEED-}" ]'
 gives 0 '1 passed, 0 failed' sees.sh
