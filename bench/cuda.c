@@ -6,8 +6,8 @@
  *
  * Products of up to 64 rows are timed as steps run them: recorded, one behind the other, the next
  * one's weights on their way while the one in front ends, activations quantised by who makes them.
- * Draws are recorded too. The others are called one by one, and come last: behind minutes of many
- * rows power holds the card's clock back, which decoding never sees. */
+ * Draws are recorded too. The others are called one by one. Many rows come last, as power holds the
+ * card's clock back behind them for a while. */
 #include <stdio.h>
 #include <string.h>
 
@@ -117,14 +117,15 @@ static void bench_product(product_shape s) {
     }
 }
 
-static const product_shape layer_shapes[] = {
-    {"wkv, wq_a FP8", DI_F8_E4M3, HEAD_DIM, HIDDEN, 1, Q_LORA},
-    {"wq_b FP8", DI_F8_E4M3, HEADS *HEAD_DIM, Q_LORA, 1, 0},
-    {"wo_a FP8 grouped", DI_F8_E4M3, O_GROUPS *O_LORA, HEADS *HEAD_DIM / O_GROUPS, O_GROUPS, 0},
-    {"wo_b FP8", DI_F8_E4M3, HIDDEN, O_GROUPS *O_LORA, 1, 0},
-};
+enum { WKV_WQ_A, WQ_B, WO_A, WO_B, LAYER_PRODUCTS };
 
-enum { LAYER_PRODUCTS = sizeof layer_shapes / sizeof *layer_shapes };
+static const product_shape layer_shapes[LAYER_PRODUCTS] = {
+    [WKV_WQ_A] = {"wkv, wq_a FP8", DI_F8_E4M3, HEAD_DIM, HIDDEN, 1, Q_LORA},
+    [WQ_B] = {"wq_b FP8", DI_F8_E4M3, HEADS *HEAD_DIM, Q_LORA, 1, 0},
+    [WO_A] = {"wo_a FP8 grouped", DI_F8_E4M3, O_GROUPS *O_LORA, HEADS *HEAD_DIM / O_GROUPS,
+              O_GROUPS, 0},
+    [WO_B] = {"wo_b FP8", DI_F8_E4M3, HIDDEN, O_GROUPS *O_LORA, 1, 0},
+};
 
 static void run_layer(void *user, int i) {
     product *p = user;
@@ -133,12 +134,12 @@ static void run_layer(void *user, int i) {
     }
 }
 
-/* All of them in the order of a layer, each by itself having taken so long; wo_a and wo_b read what
- * wq_b and wo_a have written, as good as (attention stands between the first two). */
+/* What they take in all by themselves, and in the order of a layer. There wo_a and wo_b read what
+ * the product in front has just written, as in the model (where attention stands before wo_a). */
 static void bench_order(product p[LAYER_PRODUCTS], const double seconds[ALL_ROWS]) {
-    di_bf16 *const x[] = {p[2].x, p[3].x};
-    p[2].x = p[1].y;
-    p[3].x = p[2].y;
+    di_bf16 *const wo_a_x = p[WO_A].x, *const wo_b_x = p[WO_B].x;
+    p[WO_A].x = p[WQ_B].y;
+    p[WO_B].x = p[WO_A].y;
     for (int i = FEW.first; i < FEW.end; i++) {
         char name[96];
         double bytes = 0, flops = 0;
@@ -155,8 +156,8 @@ static void bench_order(product p[LAYER_PRODUCTS], const double seconds[ALL_ROWS
         snprintf(name, sizeof name, "the same in the order of a layer, %d rows", product_rows[i]);
         tell(name, per_recorded_call(run_layer, p, LAYERS), bytes, flops);
     }
-    p[2].x = x[0];
-    p[3].x = x[1];
+    p[WO_A].x = wo_a_x;
+    p[WO_B].x = wo_b_x;
 }
 
 /* The FP8 products of a layer, each behind another one like it. */

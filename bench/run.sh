@@ -12,6 +12,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 
 export BUILD=${BUILD:-build/release} TESTDATA=${TESTDATA:-build/testdata}
+export DI_CUDA_LIBRARY=${DI_CUDA_LIBRARY:-$PWD/$BUILD/libdeepinfer-cuda.so} # not beside them
 python=${BENCH_PYTHON:-${PYTHON:-/usr/bin/python3}}
 record=
 [ "${1-}" = --record ] && { record=1; shift; }

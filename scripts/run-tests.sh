@@ -103,7 +103,9 @@ for ((k = 0; k < ${#programs[@]}; k++)); do
     name=${program#"$BUILD"/}
     start_programs "$k"
     wait "${pids[$k]}"
+    status= took=
     read -r status took <"$output.end"
+    status=${status:-125} # nothing could be written, or whoever writes it was killed
     read -r ok bad skip plan < <(count_cases "$output")
     cases=$((ok + bad + skip))
 

@@ -221,7 +221,10 @@ bool wanted(const char *name) {
 void tell(const char *name, double seconds, double bytes, double flops) {
     printf("%-44s %10.1f us %8.1f GB/s %5.1f %% %8.1f TFLOP/s", name, 1e6 * seconds,
            bytes / seconds * 1e-9, 100 * bytes / seconds / ceiling, flops / seconds * 1e-12);
-    printf(megahertz > 0 ? " %6u MHz\n" : "\n", megahertz);
+    if (megahertz > 0) {
+        printf(" %6u MHz", megahertz);
+    }
+    putchar('\n');
     fflush(stdout);
 }
 

@@ -51,6 +51,9 @@ gives 0 '3 passed, 0 failed, 1 skipped' plain.sh passed_over.sh test_it.py
 say $? scripts_count_by_their_lines_or_their_exit_status
 gives 1 '0 passed, 1 failed' wrong.sh && grep -q 'the reason' "$work/log"
 say $? a_script_that_fails_is_a_failure
+program alone.sh 'read -r _ _ _ parent _ <"/proc/$PPID/stat"; kill -KILL "$parent"'
+gives 1 '1 passed, 1 failed' plain.sh alone.sh && grep -q 'exit status 125' "$work/log"
+say $? a_program_whose_end_nobody_has_noted_is_a_failure
 export MET=$work/met
 program tests/engine/first 'until [ -e "$MET" ]; do sleep 0.01; done; echo "ok - a"'
 program tests/engine/second 'touch "$MET"; echo "not ok - b"; exit 1'
