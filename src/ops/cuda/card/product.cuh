@@ -12,7 +12,8 @@
  * company.
  *
  * What bounds it: reading weights for few rows, where decoding needs 2 to 2.5 instructions a
- * weight; the tensor cores and shared memory for many. */
+ * weight; shared memory with 64, of which reading activations takes half; that and the tensor cores
+ * for many. */
 #ifndef DI_OPS_CUDA_PRODUCT_CUH
 #define DI_OPS_CUDA_PRODUCT_CUH
 
